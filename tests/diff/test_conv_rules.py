@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import graph, sym
+from tilewright.graph.interp import interpret
 from tilewright.graph.winograd import FORMS
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule, schedule
@@ -533,3 +534,34 @@ def test_windows_along_lines_of_one_channel_are_rows_of_a_product(batch, stride,
     (want,) = graph.interpret(module, x, w)
     got = tw.compile(module, threads=1)(x, w)[0]
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-4)
+
+
+PLANES = [  # size, kernel, strides, dilation, pad
+    ((28, 28), 5, (2, 2), 1, 2),
+    ((7, 14), 3, (1, 2), 1, 1),
+    ((9, 33), 3, (2, 3), 2, 2),
+    ((17, 40), 4, (3, 4), 1, 0),
+    ((20, 21), 7, (2, 5), 1, 3),
+    ((2, 3), 3, (2, 2), 1, 1),
+]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("size", "kernel", "strides", "dilation", "pad"), PLANES, ids=str)
+def test_depthwise_windows_of_any_stride_channels_first(
+    size, kernel, strides, dilation, pad, is_dynamic
+):
+    shape = "h, w" if is_dynamic else ", ".join(map(str, size))
+    params = f"%x: f32[2, 5, {shape}], %w: f32[5, 1, {kernel}, {kernel}]"
+    module = graph.parse(f"""graph @main({params}) {{
+      %y = conv(%x, %w) {{strides = {strides}, pads = {(pad,) * 4}, groups = 5,
+                          dilations = {(dilation,) * 2}}}
+      %z = relu(%y)
+      return %z
+    }}""")
+    made = tw.compile(module, threads=1, without=("assign_layout",), database="")
+    drawn = np.random.default_rng(0)
+    for height, width in (size, (size[0] + 2, size[1] + 17)) if is_dynamic else (size,):
+        x = drawn.standard_normal((2, 5, height, width)).astype(np.float32)
+        w = drawn.standard_normal((5, 1, kernel, kernel)).astype(np.float32)
+        np.testing.assert_allclose(made(x, w)[0], interpret(module, x, w)[0], rtol=1e-4, atol=1e-4)

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from tilewright.base.errors import Unsupported
+from tilewright.driver.optimize import staged_graph
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.visit import walk
@@ -23,6 +24,7 @@ F, U8, I8, I32, I64 = (
 CODES = {
     "object": TensorProto.STRING,
     "float32": F,
+    "int16": TensorProto.INT16,
     "uint8": U8,
     "int8": I8,
     "int32": I32,
@@ -195,6 +197,61 @@ def test_matmul_n_bits(bits, zeros, rng):
     zero = rng.integers(0, 255, (n, k // block * bits // 8), np.uint8) if zeros else None
     inputs = (floats(rng, 3, k), packed, scales, *([] if zero is None else [zero]))
     check("MatMulNBits", *inputs, N=n, K=k, bits=bits, block_size=block, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("k", [64, 40])
+@pytest.mark.parametrize(
+    ("bits", "zeros", "grouped"),  # beside groups, ONNX Runtime overlooks packed zero points
+    [
+        (2, "packed", False),
+        (4, "packed", False),
+        (4, "real", False),
+        (4, "real", True),
+        (4, "", True),
+    ],
+)
+def test_matmul_n_bits_of_groups_and_real_zero_points(bits, k, zeros, grouped, rng):
+    n, block = 6, 16
+    blocks = -(-k // block)
+    packed = rng.integers(0, 255, (n, blocks, block * bits // 8), np.uint8)
+    scales = np.abs(floats(rng, n, blocks)) * 0.1
+    zero = {
+        "packed": rng.integers(0, 255, (n, -(-blocks * bits // 8)), np.uint8),
+        "real": floats(rng, n, blocks) + np.float32(1 << (bits - 1)),
+    }
+    groups = rng.integers(0, blocks, k).astype(np.int32) if grouped else None
+    inputs = (floats(rng, 3, k), packed, scales, zero.get(zeros), groups, floats(rng, n))
+    check("MatMulNBits", *inputs, N=n, K=k, bits=bits, block_size=block, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("k", [64, 1024])
+def test_matmul_n_bits_with_real_zero_points_keeps_large_weights_packed(rows, k, rng):
+    n, block = 272, 16
+    packed = rng.integers(0, 255, (n, k // block, block // 2), np.uint8)
+    scales, zero = floats(rng, n, k // block), floats(rng, n, k // block) + np.float32(8)
+    a = floats(rng, rows, k)
+    model = model_of("MatMulNBits", (a, packed, scales, zero), ["y"], N=n, K=k, block_size=block)
+    constants = dict(zip(("x1", "x2", "x3"), (packed, scales, zero), strict=True))
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
+    del model.graph.input[1:]
+    (have,) = tw.compile(model, threads=1)(a)
+    session = ort.InferenceSession(model.SerializeToString())
+    np.testing.assert_allclose(have, session.run(None, {"x0": a})[0], rtol=1e-3, atol=1e-2)
+    operators = {node.op for node in walk(staged_graph(model, "fused").main)}
+    assert ("matmul_packed" in operators) == (k > 64)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize(("n", "k"), [(6, 32), (3, 21)])
+def test_matmul_by_a_table_of_four_bits(kind, n, k, rng):
+    block = 16
+    packed = rng.integers(0, 255, -(-n * k // 2), np.uint8)
+    scales = np.abs(floats(rng, -(-n * k // block)))
+    kinds = {"N": n, "K": k, "block_size": block, "quant_type": kind}
+    check("MatMulBnb4", floats(rng, 2, 3, k), packed, scales, **kinds)
 
 
 SWIGLU = {
@@ -633,6 +690,22 @@ def test_rows_of_a_quantized_table(bits, zeros, rng):
     given = (table, ids, scales, *([points] if zeros else []))
     kinds = {"bits": bits, "block_size": 16, "quantize_axis": 1, "gather_axis": 0}
     check("GatherBlockQuantized", *given, **kinds)
+
+
+def test_matmul_of_16_bits(rng):
+    a, b = (rng.integers(-9999, 9999, shape, np.int16) for shape in ((2, 3, 4), (4, 5)))
+    check("MatMulInteger16", a, b)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 5, 5), (2, 1, 1)])
+def test_inverse(shape, rng):
+    check("Inverse", floats(rng, *shape) + 3 * np.eye(shape[-1], dtype=np.float32))
+
+
+@pytest.mark.parametrize("dim", [-1, 1])
+@pytest.mark.parametrize("step", [1, 2])
+def test_windows_along_an_axis(dim, step, rng):
+    check("UnfoldTensor", floats(rng, 2, 7, 8), dim=dim, size=3, step=step)
 
 
 # ------------------------------------------------- quantized tables and layers

@@ -24,7 +24,7 @@ from pathlib import Path
 from tilewright.accel.hardware import FOLDER, PACKAGE, TOP, modules, package, write_rtl
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
-from tilewright.base.host import cache_root
+from tilewright.base.host import cache_root, host_cores
 from tilewright.runtime.sources import FOLDER as RUNTIME
 
 HARNESS = FOLDER / "harness.cpp"
@@ -185,7 +185,7 @@ def compile_cpp(folder: Path, library: Path) -> None:
         _compile([*flags, level, "-c", str(source), "-o", str(target)])
         return target
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(host_cores()) as pool:
         objects = list(pool.map(compile_one, range(len(sources))))
     _compile(["-shared", "-pthread", *map(str, objects), "-o", str(library)])
 

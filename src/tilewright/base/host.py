@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tilewright.base.machine import KB, LEVELS, MB, MEASURED, Cache, Machine, machine_of
+from tilewright.base import cpuinfo
+from tilewright.base.known_machines import machine_of
+from tilewright.base.machine import KB, LEVELS, MB, MEASURED, Cache, Machine
 from tilewright.base.processors import BASELINE, features_known, processor_features
 
 ARCHES = {
@@ -55,134 +58,74 @@ def host_arch() -> str:
 
 
 def host_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of cores that this process may use. Several logical processors of one core count
+    once; a container's quota of processor time limits it. `runtime/native/cores.c` counts likewise.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    return _usable_cores(frozenset(os.sched_getaffinity(0)))
 
 
-# --------------------------------------------------------------------------- features
+@cache
+def _usable_cores(usable: frozenset[int], root: Path = Path("/")) -> int:
+    cores = len({min(_siblings(root, processor) & usable) for processor in usable})
+    return min([cores, *(max(1, int(quota + 0.5)) for quota in _quotas(root))])
 
-# The kernel's names of features where they differ from LLVM's.
-_KERNEL_NAMES = {
-    "pni": "sse3",
-    "sse4_1": "sse4.1",
-    "sse4_2": "sse4.2",
-    "bmi1": "bmi",
-    "abm": "lzcnt",
-    "avx512_vnni": "avx512vnni",
-    "avx512_bf16": "avx512bf16",
-    "avx512_fp16": "avx512fp16",
-    "avx512_vbmi2": "avx512vbmi2",
-    "avx512_bitalg": "avx512bitalg",
-    "avx512_vpopcntdq": "avx512vpopcntdq",
-    "avx_vnni": "avxvnni",
-    "amx_tile": "amx-tile",
-    "amx_bf16": "amx-bf16",
-    "amx_int8": "amx-int8",
-    "amx_fp16": "amx-fp16",
-    "asimd": "neon",
-    "asimddp": "dotprod",
-    "asimdhp": "fullfp16",
-    "fp": "fp-armv8",
-    "atomics": "lse",
-    "crc32": "crc",
-}
+
+def _siblings(root: Path, processor: int) -> frozenset[int]:
+    """The logical processors of the same core, which the kernel lists as ranges: 0-1 or 3,67."""
+    path = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+    try:
+        parts = [part.split("-") for part in path.read_text().strip().split(",")]
+        listed = [range(int(part[0]), int(part[-1]) + 1) for part in parts]
+    except (OSError, ValueError):
+        listed = []
+    return frozenset({processor}.union(*listed))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The processors that the quotas of this process's control groups amount to."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:  # number:controllers:path
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        # Inside of a container the path may be that of the host, where only its end exists.
+        group = PurePosixPath(path)
+        for folder in (base / str(each).lstrip("/") for each in (group, *group.parents)):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            try:
+                words = [word for name in names for word in (folder / name).read_text().split()]
+                quota, period = (float(word) for word in words)  # "max" is no limit
+            except (OSError, ValueError):
+                continue
+            if quota > 0 and period > 0:
+                yield quota / period
+
+
+# --------------------------------------------------------------------------- the processor
 
 
 @cache
 def host_features() -> frozenset[str]:
     """The host's features by LLVM's names; the baseline where the system does not report them."""
     arch = host_arch()
-    flags: set[str] = set()
-    for line in _cpuinfo():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            flags = {_KERNEL_NAMES.get(flag, flag) for flag in value.split()}
-            break
-        if key.strip() == "isa":  # RISC-V: rv64imafdcv_zba_zbb
-            letters, *longer = value.strip().split("_")
-            flags = set(letters.removeprefix("rv64")) | set(longer)
-            flags |= {"m", "a", "f", "d"} if "g" in flags else set()
-            break
-    return frozenset(flags & features_known(arch)) | processor_features(arch, BASELINE[arch])
-
-
-@cache
-def _cpuinfo() -> tuple[str, ...]:
-    """The kernel's description of the first processor, in lines."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return ()
-    return tuple(text.split("\n\n")[0].splitlines())
-
-
-def _described() -> dict[str, str]:
-    """The kernel's description as a mapping."""
-    pairs = (line.partition(":") for line in _cpuinfo())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-# --------------------------------------------------------------------------- the processor
-
-_ARM_PARTS = {
-    "0xd03": "cortex-a53",
-    "0xd05": "cortex-a55",
-    "0xd08": "cortex-a72",
-    "0xd0b": "cortex-a76",
-    "0xd0c": "neoverse-n1",
-    "0xd40": "neoverse-v1",
-    "0xd44": "cortex-x1",
-    "0xd49": "neoverse-n2",
-    "0xd4f": "neoverse-v2",
-}
-_INTEL_MODELS = {
-    **dict.fromkeys((60, 63, 69, 70), "haswell"),
-    **dict.fromkeys((61, 71, 79, 86), "broadwell"),
-    **dict.fromkeys((78, 94, 142, 158, 165, 166), "skylake"),
-    **dict.fromkeys((151, 154), "alderlake"),
-    **dict.fromkeys((183, 186, 191), "raptorlake"),
-    **dict.fromkeys((106, 108), "icelake-server"),
-    143: "sapphirerapids",
-    207: "emeraldrapids",
-    **dict.fromkeys((173, 174), "graniterapids"),
-}
-_AMD_FAMILIES = {23: ("znver1", "znver2"), 25: ("znver3", "znver4"), 26: ("znver5", "znver5")}
-# The oldest processor with a feature, for unknown names; newest first.
-_BY_FEATURE = (
-    ("amx-tile", "sapphirerapids"),
-    ("avx512vbmi2", "icelake-server"),
-    ("avx512bf16", "cooperlake"),
-    ("avx512vnni", "cascadelake"),
-    ("avx512f", "skylake-avx512"),
-    ("avx2", "haswell"),
-    ("dotprod", "cortex-a76"),
-)
+    found = cpuinfo.features(arch) & features_known(arch)
+    return found | processor_features(arch, BASELINE[arch])
 
 
 def host_processor() -> str:
     """LLVM's name of the host's processor or of its closest relative; "" if unknown."""
-    described, arch = _described(), host_arch()
-    if arch == "aarch64" and described.get("CPU part") in _ARM_PARTS:
-        return _ARM_PARTS[described["CPU part"]]
-    try:
-        family, model = int(described.get("cpu family", "")), int(described.get("model", ""))
-    except ValueError:
-        family = model = 0
-    if described.get("vendor_id") == "GenuineIntel" and family == 6 and model in _INTEL_MODELS:
-        return _INTEL_MODELS[model]
-    features = host_features()
-    if described.get("vendor_id") == "AuthenticAMD" and family in _AMD_FAMILIES:
-        older, newer = _AMD_FAMILIES[family]
-        is_newer = "avx512f" in features if family == 25 else model >= 48
-        return newer if is_newer else older
-    return next((name for feature, name in _BY_FEATURE if feature in features), "")
+    return cpuinfo.processor(host_arch(), host_features())
 
 
 def host_model() -> str:
     """The processor's marketing name."""
-    described = _described()
+    described = cpuinfo.first()
     for key in ("model name", "CPU part", "uarch"):
         if key in described:
             return described[key]

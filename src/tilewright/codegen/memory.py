@@ -2,8 +2,8 @@
 
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
 wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes within one aligned
-part of a buffer one load of it and a shuffle; the rest are gathers and scatters. A mask keeps lanes
-from touching memory.
+part of a buffer one load of it and a shuffle; the rest are gathers and scatters. Stores to a few
+runs are one shuffle and store each. A mask keeps lanes from touching memory.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ class Place:
         """Whether lanes are loaded as a few contiguous runs."""
         runs = self.runs
         return len(runs) <= MAX_RUNS and any(stop - start > 1 for _, start, stop in runs)
+
+    @property
+    def is_injective(self) -> bool:
+        """Whether no two lanes are at the same offset of a row."""
+        return sum(len(set(offsets)) for offsets in self.lines.values()) == len(self.offsets)
 
     @property
     def align(self) -> int:
@@ -283,6 +288,8 @@ class Accesses:
             reversed_value = self.b.shuffle(value, range(lanes - 1, -1, -1))
             first = self._moved(place.index, 1 - lanes)
             self._store_run(reversed_value, Place(place.memory, first, 1, place.element, 1), None)
+        elif place.stride is None and place.has_runs and place.is_injective:
+            self._store_runs(value, place, mask)
         else:
             self._scatter(value, place, mask)
 
@@ -336,6 +343,17 @@ class Accesses:
         callee = self.b.module.declare("void", name, [value.type, "ptr", mask.type])
         where = f"ptr align {place.align} {pointer.text}"
         self.b.line(f"call void {callee}({value}, {where}, {mask}){alias}")
+
+    def _store_runs(self, value: Value, place: Place, mask: Value | None) -> None:
+        """Store the lanes of each run of consecutive elements together."""
+        rows = place.rows or (0,) * len(place.offsets)
+        lanes = {where: lane for lane, where in enumerate(zip(rows, place.offsets, strict=True))}
+        for row, start, stop in place.runs:
+            picks = [lanes[row, offset] for offset in range(start, stop)]
+            index = self._moved(self._row(place, row), start)
+            here = Place(place.memory, index, 1, place.element, 1)
+            own = None if mask is None else self.b.shuffle(mask, picks)
+            self._store_run(self.b.shuffle(value, picks), here, own)
 
     def _scatter(self, value: Value, place: Place, mask: Value | None) -> None:
         lanes = value.lanes

@@ -14,7 +14,7 @@ import sys
 from functools import cache
 
 from tilewright.base.errors import UserError
-from tilewright.base.processors import processors
+from tilewright.base.processors import is_known, suggestion
 from tilewright.base.target import Target
 from tilewright.codegen.machine import Machine
 
@@ -52,7 +52,7 @@ _LISTS = "Available CPUs for this target"  # what LLVM prints for the processor 
 
 def check_machine(target: Target, machine: Machine) -> None:
     """Raise unless LLVM generates code for the processor and the features asked for."""
-    if not target.attrs and (not target.mcpu or target.mcpu in processors(target.arch)):
+    if not target.attrs and is_known(target.arch, target.mcpu):
         return
     asked = (machine.triple, machine.cpu, machine.features, machine.relocation, machine.abi)
     done, said = _probe(asked)
@@ -84,10 +84,9 @@ def _probe(asked: tuple[str, ...]) -> tuple[bool, str]:
 
 
 def _refused(target: Target, message: str) -> UserError:
-    known = ", ".join(processors(target.arch))
     return UserError(
         "TW0305",
         f"target {str(target)!r}: {message}",
-        help=f"features and processors have LLVM's names; processors are {known} "
-        "and what else LLVM knows; without -mcpu, cpu is this very machine",
+        help="features and processors have LLVM's names; for -mcpu try "
+        f"{suggestion(target.arch, target.mcpu)}; without -mcpu, cpu is this very machine",
     )

@@ -108,8 +108,9 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     if candidate.is_empty:
         return None
     try:
-        # Consumers of a convolution may need its axes apart, so its rows alone are collapsed.
-        fn = within_ranges(lower_graph(collapse_rows(candidate.kernel), "candidate"), job)
+        # Sizes are assumed one by one: dynamic axes of images stay apart.
+        collapse = collapse_rows if candidate.is_dynamic else collapse_axes
+        fn = within_ranges(lower_graph(collapse(candidate.kernel), "candidate"), job)
         fn = _with_image_sizes(fn, candidate)
     except (Unsupported, UserError):
         return None  # no kernel of its own: not a candidate

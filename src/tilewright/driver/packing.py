@@ -11,7 +11,6 @@ reads, so that compiling needs the memory of the original and the packed weights
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import DType
+from tilewright.base.host import host_cores
 from tilewright.base.target import Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.export import places_of
@@ -109,7 +109,7 @@ class Packing:
         packed = {name: self.constants[name] for task in self._tasks for name in task.results}
         found = {name: self.constants[name] for name in names}
         placed = side_by_side((found if moved else {}) | packed)
-        with ThreadPoolExecutor(os.cpu_count() or 1, "tilewright-pack") as threads:
+        with ThreadPoolExecutor(host_cores(), "tilewright-pack") as threads:
             pending = [threads.submit(self._fill, task, placed) for task in self._tasks]
             for name in (name for name in placed if name not in packed):
                 placed[name][...] = found[name]

@@ -10,7 +10,8 @@
     conv(x: [n, c, h * w], w: [m, c, 1])
 
 No data moves: row-major tensors are identical in memory. Tiling is along the innermost axis; a
-dynamic one may be short, such as the batch, even if the merged axis is long.
+dynamic one may be short, such as the batch, even if the merged axis is long. Rows of an image
+rarely are whole register tiles.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def _collapse_positions(graph: Graph) -> Graph:
     if shape is None or taps is None or not _is_pointwise(node, taps):
         return graph
     places = shape[2:]
-    if len(places) < 2 or all(isinstance(size, Const) for size in places[-2:]):
+    if len(places) < 2:
         return graph
     given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
     made = {
@@ -236,8 +237,8 @@ def _collapse_positions(graph: Graph) -> Graph:
 
 
 def _is_pointwise(node: Node, taps: Shape) -> bool:
-    """Whether a channels-first convolution is 1x1 with stride 1 and no padding."""
-    if node.get("layout") == CHANNELS_LAST or node.get("winograd"):
+    """Whether a channels-first convolution of one group is 1x1 with stride 1 and no padding."""
+    if node.get("layout") == CHANNELS_LAST or node.get("winograd") or node.get("groups", 1) > 1:
         return False
     steps = (*node["strides"], *(1 + each for each in node["pads"]))
     return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}

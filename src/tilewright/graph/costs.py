@@ -20,7 +20,7 @@ from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.sym import ZERO, Expr, Var
+from tilewright.sym import ZERO, Const, Expr, Var
 
 MEASURED, ESTIMATED = "measured", "estimated"
 AT_LEAST = "at least"  # a lower bound sufficed for the comparison
@@ -48,8 +48,16 @@ class Candidate:
     @property
     def is_empty(self) -> bool:
         """Whether one of its tensors is empty: then there is no size to plan with."""
+        return ZERO in self._dims()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether one of its tensors has a dynamic size."""
+        return not all(isinstance(dim, Const) for dim in self._dims())
+
+    def _dims(self) -> list[Expr]:
         values = [*self.kernel.params, *(v for node in self.kernel.nodes for v in node.outputs)]
-        return any(dim is ZERO for value in values for dim in value.tensor.shape or ())
+        return [dim for value in values for dim in value.tensor.shape or ()]
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,14 @@ import pickle
 
 import pytest
 
+from tilewright.base import cpuinfo
 from tilewright.base import host as module
 from tilewright.base import target as targets
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
+from tilewright.base.known_machines import machine_of
 from tilewright.base.machine import Cache
+from tilewright.base.processors import processors
 from tilewright.base.target import ACCEL, CPU, CUDA, EXAMPLES, WASM, Target
 
 
@@ -160,23 +163,42 @@ def test_what_was_measured_is_used_for_this_machine_alone(monkeypatch, tmp_path)
 @pytest.mark.parametrize(
     ("lines", "name"),
     [
-        (("vendor_id : GenuineIntel", "cpu family : 6", "model : 207"), "emeraldrapids"),
-        (("vendor_id : GenuineIntel", "cpu family : 6", "model : 106"), "icelake-server"),
-        (("vendor_id : AuthenticAMD", "cpu family : 23", "model : 49"), "znver2"),
-        (("vendor_id : AuthenticAMD", "cpu family : 26", "model : 2"), "znver5"),
-        (("flags : avx2 avx512f avx512_vnni",), "cascadelake"),
-        (("flags : avx2",), "haswell"),
+        ("vendor_id : GenuineIntel\ncpu family : 6\nmodel : 207", "emeraldrapids"),
+        ("vendor_id : GenuineIntel\ncpu family : 6\nmodel : 106", "icelake-server"),
+        ("vendor_id : GenuineIntel\ncpu family : 6\nmodel : 140", "tigerlake"),
+        ("vendor_id : AuthenticAMD\ncpu family : 23\nmodel : 49", "znver2"),
+        ("vendor_id : HygonGenuine\ncpu family : 24\nmodel : 1", "znver1"),
+        ("vendor_id : AuthenticAMD\ncpu family : 26\nmodel : 2", "znver5"),
+        ("flags : avx2 avx512f avx512_vnni", "cascadelake"),
+        ("flags : avx2", "haswell"),
     ],
 )
 def test_processors_are_told_by_what_the_system_says(monkeypatch, lines, name):
     monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(module, "_cpuinfo", lambda: lines)
+    monkeypatch.setattr(cpuinfo, "processors", lambda: (cpuinfo._pairs(lines),))
     module.host_features.cache_clear()
     try:
         assert module.host_processor() == name
     finally:
         monkeypatch.undo()
         module.host_features.cache_clear()
+
+
+def test_of_fast_and_frugal_cores_the_fast_ones_are_compiled_for(monkeypatch):
+    cores = [{"CPU implementer": "0x41", "CPU part": part} for part in ("0xd05", "0xd0b", "0xfff")]
+    monkeypatch.setattr(cpuinfo, "processors", lambda: tuple(cores))
+    assert cpuinfo.processor("aarch64", frozenset()) == "cortex-a76"
+
+
+def test_every_processor_that_the_kernel_may_report_has_features_and_a_machine_model():
+    parts = {name for parts in cpuinfo._ARM_PARTS.values() for name in parts.values()}
+    families = {name for pair in cpuinfo._AMD_FAMILIES.values() for name in pair}
+    for arch, names in (
+        ("aarch64", parts),
+        ("x86_64", families | {*cpuinfo._INTEL_MODELS.values()}),
+    ):
+        assert names <= {*processors(arch)}
+        assert all(machine_of(arch, name).source == "known" for name in names)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +233,7 @@ def test_the_host_is_read_from_the_machine():
 
 
 def test_a_system_that_tells_nothing_gives_the_baseline(monkeypatch):
-    monkeypatch.setattr(module, "_cpuinfo", lambda: ())
+    monkeypatch.setattr(cpuinfo, "processors", lambda: ())
     module.host_features.cache_clear()
     try:
         assert "avx512f" not in module.host_features()
@@ -222,11 +244,11 @@ def test_a_system_that_tells_nothing_gives_the_baseline(monkeypatch):
 
 def test_arm_and_riscv_descriptions_are_understood(monkeypatch):
     for machine, lines, has in (
-        ("aarch64", ("Features : fp asimd asimddp atomics",), {"neon", "dotprod", "lse"}),
-        ("riscv64", ("isa : rv64imafdcv_zba_zbb",), {"v", "zba", "zbb"}),
+        ("aarch64", "Features : fp asimd asimddp atomics", {"neon", "dotprod", "lse"}),
+        ("riscv64", "isa : rv64imafdcv_zba_zbb", {"v", "zba", "zbb"}),
     ):
         monkeypatch.setattr(module.platform, "machine", lambda name=machine: name)
-        monkeypatch.setattr(module, "_cpuinfo", lambda text=lines: text)
+        monkeypatch.setattr(cpuinfo, "processors", lambda text=lines: (cpuinfo._pairs(text),))
         module.host_features.cache_clear()
         assert has <= module.host_features()
     monkeypatch.undo()

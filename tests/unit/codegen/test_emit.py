@@ -272,6 +272,26 @@ def test_masks_that_are_known_settle_what_is_emitted(limit, is_stored, is_gather
     assert ("masked.gather" in text) == is_gathered
 
 
+@pytest.mark.parametrize("pitch", ["40", "n"])
+@pytest.mark.parametrize("masked", ["", " where ramp(%i * 16, 1, 16) < broadcast(m, 16)"])
+def test_lanes_in_a_few_runs_are_stored_run_by_run(pitch, masked):
+    """Even lanes to one row, odd ones to the next."""
+    lanes = "ramp(%i * 16, 1, 16)"
+    program = f"""
+    func @f(%x: f32[64], %y: f32[2, {pitch}], m: index) stage flat {{
+      for %i in 0..4 {{
+        %y[{lanes} % broadcast(2, 16), {lanes} // broadcast(2, 16)] = %x[{lanes}]{masked}
+      }}
+    }}"""
+    assert "scatter" not in emitted(program)
+    x, y = np.arange(64, dtype=np.float32), np.full((2, 40), -1, np.float32)
+    count = 23 if masked else 64
+    build(parse(program), "cpu")(x, y, count)
+    want = np.full((2, 40), -1, np.float32)
+    want[np.arange(64) % 2, np.arange(64) // 2] = np.where(np.arange(64) < count, x, -1)
+    np.testing.assert_array_equal(y, want)
+
+
 def test_debug_information_points_at_lines_of_the_program():
     fn = parse(ADD)
     lines = str(fn).splitlines()

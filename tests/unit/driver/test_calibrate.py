@@ -10,7 +10,7 @@ import pytest
 from tilewright import interpret
 from tilewright.base import host
 from tilewright.base.errors import UserError
-from tilewright.base.machine import machine_of
+from tilewright.base.known_machines import machine_of
 from tilewright.base.target import Target
 from tilewright.driver import calibrate as module
 from tilewright.driver import probes

@@ -65,9 +65,10 @@ CONV = """%x: f32[1, 8, h, w], %v: f32[4, 8, 1, 1], %y: f32[4, 1, 1]) {
     [
         (TRANSPOSE, ["1, 8, h * w", "1, h * w, 8"]),
         (CONV, ["1, 8, h * w", "4, 8, 1", "4, 1"]),
+        (CONV.replace("h, w", "6, 7"), ["1, 8, 42", "4, 8, 1", "4, 1"]),
     ],
 )
-def test_dynamic_positions_become_one_axis(text, shapes):
+def test_positions_become_one_axis(text, shapes):
     found = collapse_axes(body(text))
     assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == shapes
 
@@ -78,9 +79,9 @@ def test_dynamic_positions_become_one_axis(text, shapes):
         TRANSPOSE.replace("h, w", "6, 7"),  # tiles divide what is known
         TRANSPOSE.replace("(0, 2, 3, 1)", "(0, 3, 2, 1)").replace("1, h, w, 8", "1, w, h, 8"),
         TRANSPOSE.replace("%y: f32[1, h, w, 8]", "%y: f32[w, 8]"),  # what not all rows share
-        CONV.replace("h, w", "6, 7"),
         CONV.replace("pads = (0", "pads = (1"),
         CONV.replace("strides = (1", "strides = (2"),
+        CONV.replace("strides", "groups = 2, strides").replace("[4, 8, 1, 1]", "[4, 4, 1, 1]"),
         CONV.replace("%v: f32[4, 8, 1, 1]", "%v: f32[4, 8, 1, 3]"),
         CONV.replace("%y: f32[4, 1, 1]", "%y: f32[1, w]"),
     ],

@@ -43,7 +43,7 @@ def planes(size: int, kernel: int, channels: int, stride: int = 1) -> Function:
     return te.function([x, w, z], name="layer")
 
 
-@pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 2), (6, 5, 1)], ids=str)
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 2), (11, 3, 3), (6, 5, 1)], ids=str)
 def test_every_plan_keeps_the_answer(check_plans, size, kernel, stride) -> None:
     fn = planes(size, kernel, 2, stride)
     random = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def test_what_rows_share_stays_in_registers() -> None:
 
 def test_planes_are_padded_by_whole_vectors_whatever_lanes_the_sums_have() -> None:
     (offer,) = schedule(planes(56, 3, 4, 2), TARGET).offers
-    plan = "lanes=4 rows=7 vectors=1 unroll_axes=2 parallel=0"
+    plan = "lanes=4 rows=7 vectors=1 unroll_axes=2 parallel=0 by_phase=0"
     made = schedule(planes(56, 3, 4, 2), TARGET, choices={offer.block: ("depthwise_nchw", plan)})
     loops = [each for each in walk(made.schedule.function.body) if isinstance(each, For)]
     around = [
@@ -80,6 +80,19 @@ def test_planes_are_padded_by_whole_vectors_whatever_lanes_the_sums_have() -> No
         and any(isinstance(each, Block) and each.name == "padded" for each in walk(loop.body))
     ]
     assert around == [8]
+
+
+def test_columns_are_apart_by_phase_of_the_stride() -> None:
+    """Strided vectors that extend beyond a row would be gathered."""
+    made = schedule(planes(28, 5, 4, 2), TARGET)
+    (decision,) = made.decisions
+    assert decision.choice.plan.endswith("by_phase=1")
+    assert "%vv % 2, %vj_1 + %vv // 2] * %w" in str(made.schedule.function)
+
+
+def test_one_vector_covers_a_short_row() -> None:
+    (decision,) = schedule(planes(14, 3, 4), "x86_64-linux-gnu -mcpu=cascadelake").decisions
+    assert decision.choice.plan.startswith("lanes=16")
 
 
 def signal(length: int, kernel: int, channels: int) -> Function:

@@ -2,7 +2,8 @@
 
 A result may be as large as its operands, or `limit` bytes: weights are transposed at compile time,
 but a small constant is not broadcast to a large tensor. Weights of few bits are widened, except
-large ones that only matmuls read as floats: `pack_weights` decides about those. An `if` with a
+large ones that only matmuls read as floats: `pack_weights` decides about those. Small weights that
+the model packs for a matmul are widened, too. An `if` with a
 constant condition is replaced by the branch taken.
 """
 
@@ -23,6 +24,7 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.control import BRANCHES, branch_of
+from tilewright.graph.ops.linalg import unpacked
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import (
     Edit,
@@ -59,6 +61,8 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
             if is_packed_weight(node, readers) and _bytes(node.output) > limit:
                 return None
             arrays = computed(node, known, limit)
+            if arrays is None and node.op == "matmul_packed":
+                return _widened(node, known, constants, limit)
             if arrays is None:
                 return None
             nodes = []
@@ -72,6 +76,23 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
     return module if changed is module else replace(changed, constants=constants)
+
+
+def _widened(
+    node: Node, known: Mapping[Value, Array], constants: dict[str, Array], limit: int
+) -> Instead | None:
+    """A matmul by f32 weights in place of one by packed weights, if these are small."""
+    a, *weights = [value for value in node.inputs if value is not None]
+    arrays = [known[value] for value in weights if value in known]
+    per_byte = node.get("per_byte", 1)
+    if a.tensor.dtype is not F32 or len(arrays) != len(weights):
+        return None
+    if arrays[0].size * per_byte * F32.size_bytes > limit:
+        return None
+    array = unpacked(*arrays, per_byte=per_byte, zero=node.get("zero", 0))
+    made = store_constant(constants, array, "weights", node.loc)
+    product = replace(node, op="matmul", inputs=(a, made.output), attributes=())
+    return Instead((made, product), product.outputs)
 
 
 def computed(

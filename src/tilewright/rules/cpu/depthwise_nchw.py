@@ -6,7 +6,8 @@
         for kernel rows                     unrolled where small: rows of the tile share loads
           kernel columns x tile multiply-adds
 
-A 1D signal is a plane of one row.
+With a stride, the padded plane may have its columns apart by phase, columns 0, 2, 4 ... before
+columns 1, 3, 5 ...: vectors of a row are contiguous then. A 1D signal is a plane of one row.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles, partial_cycles
 from tilewright.rules.cpu.gemm_schedule import inline_crop
+from tilewright.rules.cpu.vectorize import FEW_ELEMENTS
 from tilewright.rules.cpu.windows_tile import MAX_POSITIONS, tiles_along
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, planes_of
@@ -40,6 +42,7 @@ class PlanesPlan:
     vectors: int = unit("vectors", "of a row in a tile")
     unroll_axes: int = unit("axes", "of the kernel, innermost first, that are unrolled")
     parallel: bool = unit("flag", "images and channels are split across threads")
+    by_phase: bool = unit("flag", "columns of the padded plane are apart by phase of the stride")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -89,19 +92,22 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
         sums, is_unrolled = c["rows"] * c["vectors"], c["unroll_axes"] == all_axes
         fits = (sums * _unrolled_positions(found, c["unroll_axes"]) <= body) | (sums == 1)
         fits &= (sums + 2 <= registers) & ((c["vectors"] - 1) * c["lanes"] < width)
-        ok: Column = fits & ((c["lanes"] > 1) | ((c["vectors"] == 1) & is_unrolled))
+        is_alone = (c["vectors"] == 1) & is_unrolled & (c["by_phase"] == 0)
+        ok: Column = fits & ((c["lanes"] > 1) | is_alone)
         return ok
 
     if most < 2:
         return None
+    widest = min(most, doublings(2 * width - 1)[-1])  # the last may cover a whole short row
     return Space(
         PlanesPlan,
         {
-            "lanes": doublings(min(most, width))[::-1],
+            "lanes": doublings(widest)[::-1],
             "rows": tuple(range(1, min(MAX_POSITIONS, rows) + 1)),
-            "vectors": _vectors(width, min(most, width)),
+            "vectors": _vectors(width, widest),
             "unroll_axes": tuple(range(all_axes, -1, -1)),
             "parallel": (0, 1) if context.threads > 1 else (0,),
+            "by_phase": (0, 1) if 1 < found.strides[-1] <= FEW_ELEMENTS else (0,),
         },
         legal,
     )
@@ -111,7 +117,8 @@ def _vectors(width: int, lanes: int) -> tuple[int, ...]:
     """Candidates for the vectors of a tile: powers of two, or all whole vectors of a row."""
     found = doublings(min(MAX_POSITIONS, -(-width // lanes)))
     whole = width // lanes
-    return found if whole in found or whole > MAX_POSITIONS else (*found, whole)
+    is_new = 0 < whole <= MAX_POSITIONS and whole not in found
+    return (*found, whole) if is_new else found
 
 
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
@@ -120,9 +127,9 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     is_image = len(found.out_spatial) > 1
     planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
     depth, is_unrolled = found.depth or 1, c["unroll_axes"] == len(found.kernel_spatial)
-    # LLVM vectorizes single elements, by half of a register as it prefers.
-    most = _most_lanes(found, context)
-    alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
+    # LLVM vectorizes contiguous single elements, by half of a register as it prefers.
+    half = max(1, _most_lanes(found, context) // 2) if found.strides[-1] == 1 else 1
+    alone = np.where(lanes == 1, half, lanes)
     vectors = tiles_along(found, found.out_spatial[-1], alone * c["vectors"])
     tiles = tiles_along(found, found.out_spatial[-2], rows) if is_image else ceil_div(1, rows)
     sums = rows * c["vectors"]
@@ -131,7 +138,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     shared = ((rows - 1) * step + kernel_rows) / kernel_rows
     seen = depth * c["vectors"] * np.where(is_unrolled, shared, rows)
     # Strided elements are loaded whole and shuffled.
-    stride = found.strides[-1]
+    stride = np.where(c["by_phase"] == 1, 1, found.strides[-1])
     work = (depth * sums + (stride - 1) * seen) / machine.fma_per_cycle
     types = (found.nest.block.writes[0].buffer.dtype, found.x.buffer.dtype, found.w.buffer.dtype)
     work = work + integer_cycles(types, machine, depth * sums, seen)
@@ -142,7 +149,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     each = (
         math.prod(outer)
         * tiles
-        * (vectors * tile + depth * rows * _tail_load_cycles(found, lanes, context))
+        * (vectors * tile + depth * rows * _tail_load_cycles(found, c, context))
     )
     item = found.nest.block.writes[0].buffer.dtype.size_bytes
     moved = planes * math.prod(outer) * height * width * item * (1 + math.prod(found.strides))
@@ -150,7 +157,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     share = ceil_div(planes, threads) / planes
     return Cost.of(
         compute=planes * each * share,
-        padding=planes * _padding_cycles(found, context) * share,
+        padding=planes * _padding_cycles(found, c, context) * share,
         memory=2 * moved / machine.l2.bytes_per_cycle * share,
         wake=c["parallel"] * machine.wake_cycles,
     )
@@ -167,33 +174,37 @@ def _spilled_cycles(found: Convolution, sums: Column, context: RuleContext) -> C
     return cycles
 
 
-def _tail_load_cycles(found: Convolution, lanes: Column, context: RuleContext) -> Column:
+def _tail_load_cycles(found: Convolution, c: Columns, context: RuleContext) -> Column:
     """Cycles to load a vector that extends beyond a row: gathered if strided, else in pieces where
     the target has no masked loads."""
-    machine, bits = context.target.machine, found.x.buffer.dtype.bits
+    machine, bits, lanes = context.target.machine, found.x.buffer.dtype.bits, c["lanes"]
     width = found.size(found.out_spatial[-1])
     if width is None:
         return np.zeros(len(lanes))  # planes are rounded up
     rest = width % lanes
     if found.strides[-1] > 1:
-        return np.where(rest > 0, machine.gather_lane_cycles * lanes, 0)
+        is_gathered = (rest > 0) & (c["by_phase"] == 0)
+        return np.where(is_gathered, machine.gather_lane_cycles * lanes, 0)
     if context.target.has_masked_load(bits):
         return np.zeros(len(lanes))
     return np.array([partial_cycles(each, machine) for each in rest.tolist()])
 
 
-def _padding_cycles(found: Convolution, context: RuleContext) -> float:
-    """Cycles to copy a plane with its border: load, select, store."""
-    if not found.is_padded:
-        return 0.0
-    machine = context.target.machine
+def _padding_cycles(found: Convolution, c: Columns, context: RuleContext) -> Column:
+    """Cycles to copy a plane with its border: load, select, shuffle if by phase, store."""
+    machine, by_phase = context.target.machine, c["by_phase"] == 1
     spatial = zip(found.out_spatial, found.kernel_spatial, found.strides, strict=True)
     *rows, width = [
         (found.positions(out) - 1) * stride + (found.size(kernel) or 1)
         for out, kernel, stride in spatial
     ]
     vector = 1 / machine.loads_per_cycle + CONVERT_CYCLES + 1 / machine.stores_per_cycle
-    return math.prod(rows) * -(-width // _most_lanes(found, context)) * vector
+    most, stride = _most_lanes(found, context), found.strides[-1]
+    whole = vector * -(-width // most)
+    apart = (vector + stride - 1) * stride * ceil_div(width, stride * c["lanes"])
+    copied = np.where(by_phase, apart, whole) * math.prod(rows)
+    is_copied = found.is_padded | by_phase | (found.size(found.out_spatial[-1]) is None)
+    return np.where(is_copied, copied, 0)
 
 
 def apply(
@@ -217,9 +228,7 @@ def apply(
         sch.unroll(loop)
     done = [block, *fuse_epilogue(sch, block, vector, plan.lanes, plan.vectors * plan.lanes)]
     if padding is not None:
-        sch.compute_at(padding, channel)
-        _, along = sch.split(sch.get_loops(padding)[-1], [None, _most_lanes(found, context)])
-        sch.vectorize(along)
+        _copy_plane(sch, padding, channel, found, plan, context)
         done.append(padding)
     sch.decompose_reduction(block, kernel[0])
     if plan.parallel:
@@ -227,23 +236,47 @@ def apply(
     return tuple(done)
 
 
+def _copy_plane(
+    sch: Schedule,
+    padding: BlockRef,
+    channel: LoopRef,
+    found: Convolution,
+    plan: PlanesPlan,
+    context: RuleContext,
+) -> None:
+    """Copy a plane where it is read, by whole vectors; by phase, each is one contiguous load and a
+    store per phase."""
+    width = _most_lanes(found, context)
+    sch.compute_at(padding, channel)
+    if plan.by_phase:
+        *names, column = [f"x{axis}" for axis in range(len(found.x.index))]
+        stride = found.strides[-1]
+        width = stride * plan.lanes
+        places = ", ".join([*names, f"{column} % {stride}", f"{column} // {stride}"])
+        sch.transform_layout(padding, ("write", 0), f"({', '.join(names)}, {column}) -> ({places})")
+    _, along = sch.split(sch.get_loops(padding)[-1], [None, width])
+    sch.vectorize(along)
+
+
 def _padded_plane(sch: Schedule, found: Convolution, plan: PlanesPlan) -> BlockRef | None:
-    """The block that pads a plane, if there is one. With dynamic extents, planes are padded to
-    whole tiles, so that only stores need predicates."""
+    """The block that pads a plane, if there is one. With dynamic extents, and by phase, planes are
+    padded to whole tiles, so that only stores need predicates."""
     block, padding = BlockRef(found.nest.name), padding_of(sch, found)
     tile = (*[1] * (len(found.out_spatial) - 2), plan.rows, plan.vectors * plan.lanes)
     multiples = [1] * len(found.nest.block.iters)
     for at, extent in zip(found.out_spatial, tile[-len(found.out_spatial) :], strict=True):
-        if found.size(at) is None:
+        is_last = at == found.out_spatial[-1]
+        if found.size(at) is None or (plan.by_phase and is_last):
             multiples[at] = extent
-    if max(multiples) == 1:
-        return padding
+    before = sch.get_producers(block)
     sch.pad(block, multiples)
     inline_crop(sch, block)
-    if padding is not None:
+    made = [each for each in sch.get_producers(block) if each not in before]
+    if made and padding is not None:
         sch.compute_inline(padding)
-    (made,) = sch.get_producers(block)
-    return made
+    if made or not plan.by_phase:
+        return made[0] if made else padding
+    return padding or sch.cache_read(block, found.read_index(found.x), "global")
 
 
 DEPTHWISE_NCHW = Rule("depthwise_nchw", PlanesPlan, match, plans, cost, apply)

@@ -16,7 +16,7 @@ from tilewright.rules.cpu.gemm_model import (
     as_flags,
     ceil_div,
     fits_registers,
-    issue_cycles,
+    has_spare_slots,
     load_share,
     partial_cycles,
     step_cycles,
@@ -387,7 +387,7 @@ def _prefetch(
     wanted = np.where(is_held, wanted, np.minimum(wanted, machine.lines_ahead))
     wanted = np.where(exceeds_l1, wanted, 0)
     mr, nr = c["mr"], c["nr"]
-    is_idle = issue_cycles(mr, nr, machine) < mr * nr / machine.fma_per_cycle
+    is_idle = has_spare_slots(mr, nr, c["k_unroll"], machine)
     misses = as_flags(
         c["prefetch_b"] != wanted,
         (c["prefetch_next_panel"] == 1) != (is_passing(size, c, passes, machine) & exceeds_l1),

@@ -37,6 +37,13 @@ def issue_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
     return (mr * nr + mr + 2 * nr) / machine.issue_per_cycle
 
 
+def has_spare_slots(mr: Any, nr: Any, k_unroll: Any, machine: Machine) -> Any:
+    """Whether multiply-adds leave time to issue a prefetch and its address for every row of A, once
+    in a loop body of `k_unroll` steps."""
+    body = k_unroll * issue_cycles(mr, nr, machine) + 2 * mr / machine.issue_per_cycle
+    return body < k_unroll * mr * nr / machine.fma_per_cycle
+
+
 def load_share(mr: Any, nr: Any, machine: Machine) -> Any:
     """Cost of a step's loads, as a share of the time of its multiply-adds."""
     return machine.exposed_share * (mr + nr) / (mr * nr)

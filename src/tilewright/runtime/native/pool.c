@@ -34,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cores.h"
 #include "tilewright.h"
 
 enum {
@@ -440,11 +441,7 @@ static int32_t machine_threads(void) {
   if (count > 0) return count;
   const char *wish = getenv("TILEWRIGHT_NUM_THREADS");
   count = wish ? (int32_t)strtol(wish, NULL, 10) : 0;
-#if defined(__linux__)
-  cpu_set_t usable;
-  if (count <= 0 && sched_getaffinity(0, sizeof usable, &usable) == 0) count = CPU_COUNT(&usable);
-#endif
-  if (count <= 0) count = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+  if (count <= 0) count = tw_usable_cores("");
   if (count <= 0) count = 1;
   atomic_store_explicit(&known, count, memory_order_relaxed);
   return count;

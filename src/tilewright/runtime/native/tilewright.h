@@ -137,7 +137,8 @@ TW_API int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t t
 TW_API int32_t tw_parallel_alternating(tw_task task, void *env, int64_t count, int32_t threads);
 
 /* The default number of threads: the calling thread's setting, else the process's, else
- * TILEWRIGHT_NUM_THREADS, else the number of cores this process may use. */
+ * TILEWRIGHT_NUM_THREADS, else the number of cores this process may use: not of hyperthreads, and
+ * within the processor quota of its container. */
 TW_API int32_t tw_threads(void);
 TW_API void tw_set_threads(int32_t threads);        /* for the process; 0 restores */
 TW_API int32_t tw_set_own_threads(int32_t threads); /* for this thread; returns the old */

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from tilewright.base.errors import TilewrightError
+from tilewright.base.host import host_cores
 from tilewright.base.version import VERSION
 from tilewright.tune.fleet.wire import PROTOCOL, Lines, Lost, Message, objection
 
@@ -43,7 +43,7 @@ def welcome(message: Message, *, tags: Sequence[str] = (), token: str = "") -> M
     if reason:
         return {"refused": reason}
     known = [platform.machine(), *tags]
-    return {"hello": PROTOCOL, "version": VERSION, "tags": known, "cores": os.cpu_count() or 1}
+    return {"hello": PROTOCOL, "version": VERSION, "tags": known, "cores": host_cores()}
 
 
 def answer(message: Message, handlers: Mapping[str, Handler]) -> Message:

@@ -19,6 +19,7 @@ from tilewright.frontends.onnx.rules import (
     microsoft_experts,
     microsoft_images,
     microsoft_others,
+    microsoft_states,
     ml,
     norm,
     pool,
@@ -69,6 +70,7 @@ FAMILIES = {
         microsoft_experts,
         microsoft_images,
         microsoft_others,
+        microsoft_states,
     ),
     microsoft_blocked.DOMAIN: (microsoft_blocked,),
 }

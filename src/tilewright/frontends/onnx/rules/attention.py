@@ -124,8 +124,11 @@ def _rotary_embedding(node: Context) -> Value:
     return join_heads(node, out) if packed else out
 
 
-def _linear_attention(node: Context) -> tuple[Value | None, ...]:
-    q = split_heads(node, node[0], node.attr("q_num_heads"))
+def linear_attention(
+    node: Context, query: Value, query_heads: int, past: Value | None
+) -> tuple[Value, Value]:
+    """The attention of a query [batch, sequence, features of all heads], and the new state."""
+    q = split_heads(node, query, query_heads)
     heads = node.attr("kv_num_heads")
     k, v = (split_heads(node, node[at], heads) for at in (1, 2))
     rule = node.attr("update_rule", "gated_delta")
@@ -139,7 +142,7 @@ def _linear_attention(node: Context) -> tuple[Value | None, ...]:
         q,
         k,
         v,
-        node.get(3),
+        past,
         decay,
         beta,
         outputs=2,
@@ -155,6 +158,8 @@ def _swiglu(node: Context) -> Value:
 RULES: dict[str, Rule] = {
     "Attention": _attention,
     "RotaryEmbedding": _rotary_embedding,
-    "LinearAttention": _linear_attention,
+    "LinearAttention": lambda node: linear_attention(
+        node, node[0], node.attr("q_num_heads"), node.get(3)
+    ),
     "SwiGLU": _swiglu,
 }

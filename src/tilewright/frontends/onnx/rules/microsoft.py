@@ -301,28 +301,61 @@ def _matmul_n_bits(node: Context) -> Value:
     rows, columns = node.attr("N"), node.attr("K")
     if bits not in (2, 4, 8):
         raise Skip(f"MatMulNBits of {bits} bits")
-    if node.get(4) is not None:
-        raise Skip("MatMulNBits with g_idx")
     blocks = -(-columns // block)
     scales = reshape(node, node.emit("cast", node[2], to=F32), rows, blocks)
     weights = reshape(node, unpacked(node, node[1], bits), rows, blocks * block)
-    zero = node.get(3)
+    zero, groups = node.get(3), node.get(4)
     if zero is None:
         zero = node.like(weights, 1 << (bits - 1))
     elif zero.tensor.dtype is weights.tensor.dtype:
         zero = part(node, reshape(node, unpacked(node, zero, bits), rows, -1), 0, blocks, 1)
-    else:
-        raise Skip("MatMulNBits with zero points that are not packed")
-    real = node.emit("dequantize", weights, scales, zero, to=F32, axis=1, block_size=block)
+    else:  # half-quadratic quantization: a zero point need not be an integer
+        zero = reshape(node, node.emit("cast", zero, to=F32), rows, blocks)
     x = node.emit("cast", node[0], to=F32)
     missing = blocks * block - columns
     if missing:  # pad the last block of a row, like that of the weights
         x = node.emit("pad", x, pads=(0, missing), axes=(node.rank() - 1,))
-    if node.attr("accuracy_level", 0) == ROWS_OF_BYTES:
-        x = _rounded_blocks(node, x, block)
-    out = node.emit("matmul", x, transpose(node, real, 1, 0))
+    if groups is not None:
+        real = _in_groups(node, weights, scales, zero, groups)
+        out = node.emit("matmul", x, transpose(node, real, 1, 0))
+    elif zero.tensor.dtype is F32:
+        out = _packed_product(node, x, weights, scales, zero, bits)
+    else:
+        if node.attr("accuracy_level", 0) == ROWS_OF_BYTES:
+            x = _rounded_blocks(node, x, block)
+        real = node.emit("dequantize", weights, scales, zero, to=F32, axis=1, block_size=block)
+        out = node.emit("matmul", x, transpose(node, real, 1, 0))
     out = out if node.get(5) is None else node.emit("add", out, node.emit("cast", node[5], to=F32))
     return node.emit("cast", out, to=node[0].tensor.dtype)
+
+
+def _packed_product(
+    node: Context, x: Value, weights: Value, scales: Value, zero: Value, bits: int
+) -> Value:
+    """x times the transpose of (weights - zero) * scales, blocks along k, with real zero points."""
+    rows, blocks = dims(node, scales)
+    middle, per_byte = 1 << (bits - 1), 1 if bits == 8 else 2
+    packed = transpose(node, reshape(node, weights, rows, blocks, node.attr("block_size")), 1, 2, 0)
+    if per_byte == 2:
+        half = node.attr("block_size") // 2
+        low, high = part(node, packed, 0, half, 1), part(node, packed, half, 2 * half, 1)
+        packed = node.emit("bit_or", low, node.emit("shift_left", high, 4))
+    offset = node.emit("mul", node.emit("sub", node.like(zero, middle), zero), scales)
+    scales, offset = (transpose(node, value, 1, 0) for value in (scales, offset))
+    inputs = (x, packed, scales, offset)
+    return node.emit("matmul_packed", *inputs, per_byte=per_byte, zero=middle)
+
+
+def _in_groups(node: Context, weights: Value, scales: Value, zero: Value, groups: Value) -> Value:
+    """Dequantize weights whose groups are not consecutive: each position along k names its own."""
+    missing = node.attr("block_size") * dims(node, scales)[1] - node.attr("K")
+    if missing and dims(node, groups) == (node.attr("K"),):
+        groups = node.emit("pad", groups, pads=(0, missing), axes=(0,))
+    factors = node.emit("gather", scales, groups, axis=1)
+    if zero.tensor.rank:
+        zero = node.emit("gather", zero, groups, axis=1)
+    less = node.emit("sub", *(node.emit("cast", value, to=F32) for value in (weights, zero)))
+    return node.emit("mul", less, factors)
 
 
 def _rounded_blocks(node: Context, x: Value, block: int) -> Value:

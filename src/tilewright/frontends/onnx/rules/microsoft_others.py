@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.dtype import F32, I32
 from tilewright.frontends.onnx.rules.activation import gelu
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.conv import RULES as CONVOLUTIONS
@@ -12,7 +16,7 @@ from tilewright.frontends.onnx.rules.indexing import RULES as INDEXING
 from tilewright.frontends.onnx.rules.microsoft import unpacked
 from tilewright.frontends.onnx.rules.microsoft_images import channels_first, channels_last
 from tilewright.frontends.onnx.rules.shape import RULES as SHAPES
-from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, stack
+from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, stack, transpose
 from tilewright.graph import Value
 
 OPSET = 17  # of the ONNX rules that are reused
@@ -103,6 +107,63 @@ def _gather_block_quantized(node: Context) -> Value:
     return node.emit("dequantize", numbers, factors, zero, to=to, axis=last, block_size=block)
 
 
+# The numbers that four bits stand for, in units of the largest magnitude of their block: positive
+# floats of three bits (the fourth is a sign), and quantiles of the normal distribution (NF4).
+FLOATS4 = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+QUANTILES4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+
+
+def _matmul_bnb4(node: Context) -> Value:
+    """GEMM with weights [n, k] of four bits that index a table, scaled in blocks of all weights."""
+    k, n, block = (node.attr(name) for name in ("K", "N", "block_size"))
+    kinds = ((*FLOATS4, *(-value for value in FLOATS4)), QUANTILES4)
+    table = node.constant(np.array(kinds[node.attr("quant_type")], np.float32))
+    halves = node.emit("shift_right", node[1], 4), node.emit("bit_and", node[1], 15)
+    codes = reshape(node, stack(node, halves, 1), dims(node, node[1])[0] * 2)
+    blocks = -(-n * k // block)
+    weights = node.emit("gather", table, part(node, codes, 0, n * k, 0), axis=0)
+    weights = node.emit("pad", weights, pads=(0, blocks * block - n * k), axes=(0,))
+    scales = node.unsqueeze(node.emit("cast", node[2], to=F32), 1)
+    weights = node.emit("mul", reshape(node, weights, blocks, block), scales)
+    weights = reshape(node, part(node, reshape(node, weights, -1), 0, n * k, 0), n, k)
+    if node.attr("transB", 1):
+        weights = transpose(node, weights, 1, 0)
+    out = node.emit("matmul", node.emit("cast", node[0], to=F32), weights)
+    return node.emit("cast", out, to=node[0].tensor.dtype)
+
+
+def _matmul_integer16(node: Context) -> Value:
+    return node.emit("matmul", *(node.cast(node[at], I32) for at in (0, 1)))
+
+
+def _inverse(node: Context) -> Value:
+    """The columns that an LU factorization takes to those of the identity."""
+    x, n = node[0], dims(node, node[0])[-1]
+    packed, pivots, _ = node.emit_many("lu", x, outputs=3)
+    order = node.emit("row_order", pivots, rows=n)
+    rows = node.unsqueeze(order, len(dims(node, order)))
+    identity = node.cast(node.emit("equal", rows, node.iota(n)), x.tensor.dtype)
+    half = node.emit("triangular_solve", packed, identity, lower=True, unit=True)
+    return node.emit("triangular_solve", packed, half, lower=False)
+
+
+def _unfold(node: Context) -> Value:
+    """Windows along an axis, their elements along a new last axis."""
+    rank, length, step = node.rank(), node.attr("size"), node.attr("step", 1)
+    axis = node.axis(node.attr("dim", -1), rank)
+    count = sym.add(sym.floordiv(sym.sub(node.dims()[axis], length), step), 1)
+    starts = node.emit("mul", node.iota(count), step)
+    places = node.emit("add", node.unsqueeze(starts, 1), node.iota(length))
+    windows = node.emit("gather", node[0], places, axis=axis)  # [..., windows, elements, ...]
+    perm = [at for at in range(rank + 1) if at != axis + 1]
+    return transpose(node, windows, *perm, axis + 1)
+
+
 def _tokenizer(node: Context) -> Value:
     """With an empty separator, or a pattern that matches any character, tokens are characters."""
     separators, pattern = tuple(node.attr("separators", ())), node.attr("tokenexp", "")
@@ -135,5 +196,9 @@ RULES: dict[str, Rule] = {
     "ComplexMulConj": lambda node: _complex_mul(node, conjugate=True),
     "GemmFastGelu": _gemm_fast_gelu,
     "GatherBlockQuantized": _gather_block_quantized,
+    "MatMulBnb4": _matmul_bnb4,
+    "MatMulInteger16": _matmul_integer16,
+    "Inverse": _inverse,
+    "UnfoldTensor": _unfold,
     "Tokenizer": _tokenizer,
 }
