@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from tilewright.frontends.torch import foreach, formulas
+from tilewright.frontends.torch.rules import traced
 from tilewright.plugins.torch import tilewright
 
 aten = torch.ops.aten
@@ -183,3 +184,15 @@ def test_gradients(name):
     compiled = torch.compile(function, backend=tilewright, options={"fallback": "error"})
     want = _gradients(function, inputs)
     torch.testing.assert_close(_gradients(compiled, inputs), want, rtol=1e-4, atol=1e-5)
+
+
+def test_no_formula_of_a_step_is_traced_anew_for_each_weight(monkeypatch):
+    """PyTorch's formula of addcmul has an operator that a function in Python defines."""
+    traces = []
+    monkeypatch.setattr(traced, "_trace", lambda *given: traces.append(given))
+    x, y = torch.randn(2, 3, 4)
+    compiled = torch.compile(torch.addcmul, backend=tilewright, options={"fallback": "error"})
+    with torch.no_grad():
+        made = compiled(x, y, y, value=0.5)
+    torch.testing.assert_close(made, torch.addcmul(x, y, y, value=0.5))
+    assert not traces

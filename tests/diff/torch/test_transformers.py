@@ -104,6 +104,7 @@ class Eager:
             return self.model(*args, **kwargs)
 
 
+SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 PROMPTS = torch.tensor([[0, 0, 5, 9, 33], [4, 8, 12, 7, 8]])  # the first is padded
 SETTINGS = {
     "padded": {"attention_mask": (PROMPTS != 0).long()},
@@ -238,6 +239,37 @@ def test_a_model_that_a_static_cache_changes_does_not_generate():
     )
     with pytest.raises(Unsupported, match=r"TW4035.*cache of fixed length"):
         Generator(GPTNeoForCausalLM(config), tw.compile, length=64)
+
+
+def test_positions_are_those_of_transformers_own_generate():
+    """RoBERTa's own begin behind the number of the token that pads."""
+    from transformers import RobertaConfig, RobertaForCausalLM
+
+    torch.manual_seed(0)
+    config = RobertaConfig(**SMALL, intermediate_size=32, is_decoder=True, pad_token_id=0)
+    model = spread(RobertaForCausalLM(config).eval())
+    asked = {"max_new_tokens": 6, "eos_token_id": 63, "attention_mask": torch.ones_like(PROMPTS)}
+    want = model.generate(PROMPTS, do_sample=False, **asked)
+    assert language_module(model).generate(PROMPTS, **asked).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("OpenAIGPT", {"n_embd": 16, "n_layer": 2, "n_head": 2}),  # does not remember
+        (
+            "Falcon",
+            {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "alibi": True},
+        ),
+    ],
+)
+def test_models_that_no_static_cache_serves_are_refused(name, fields):
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(vocab_size=64, **fields)
+    kind = {"OpenAIGPT": "OpenAIGPTLMHeadModel"}.get(name, f"{name}ForCausalLM")
+    with pytest.raises(Unsupported, match="TW4035"):
+        Generator(getattr(transformers, kind)(config).eval(), Eager, length=64)
 
 
 def test_other_modules_have_no_examples():

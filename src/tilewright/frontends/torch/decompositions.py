@@ -113,6 +113,11 @@ def _ahead_of_time() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[
 
 def under_autograd() -> dict[Any, Callable[..., Any]]:
     """The table for graphs that AOTAutograd hands to a backend."""
+    return dict(_under_autograd())
+
+
+@functools.cache  # 0.5 s, and operators that a function defines ask for it each
+def _under_autograd() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     _without_kept(table)
     return {**table, **_further()}

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tilewright.base.errors import Unsupported, UserError
+from tilewright.base.errors import TilewrightError, Unsupported, UserError
 from tilewright.frontends.torch.beams import Search
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.examples import examples_of, is_of_transformers
@@ -91,6 +91,12 @@ class Decoder(torch.nn.Module):
             )
         with torch.no_grad():  # the first use of a cache gives its layers their memory
             self._run(torch.zeros(batch, 1, dtype=torch.int64), *(encoded or ()))
+        if any(layer.keys is None for layer in layers):
+            raise Unsupported(
+                "TW4035",
+                f"{type(model).__name__} does not remember by keys and values",
+                help="its own generate() runs it in eager, or by torch.compile",
+            )
         for at, layer in enumerate(layers):
             for name in STATE:
                 self.register_buffer(f"{name}_{at}", getattr(layer, name).zero_())
@@ -103,7 +109,7 @@ class Decoder(torch.nn.Module):
         parts = slice(0, PROMPT), slice(PROMPT, PROMPT + 1)
         grown = _growing(self.model, encoded)
         for part in parts:
-            want = grown(tokens[:, part])
+            want = grown(tokens[:, part], places[part])
             got = self(tokens[:, part], places[part], *(encoded or ()))
         for state in self.buffers(recurse=False):
             state.zero_()
@@ -142,9 +148,8 @@ class Decoder(torch.nn.Module):
             named: dict[str, Any] = dict(self.last_alone)
             if mask is not None:
                 named["attention_mask"] = mask
-            if mask is not None and place is not None and self.takes_positions:
-                behind = (mask.cumsum(1) - 1).clamp(min=0)  # what pads is at no place of a text
-                named["position_ids"] = behind.index_select(1, place)
+            if place is not None and self.takes_positions:
+                named["position_ids"] = _positions(place, len(tokens), mask)
             return self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True, **named)
         from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
@@ -159,17 +164,30 @@ class Decoder(torch.nn.Module):
         return _decoded(self.model, tokens, hidden, cache, mask)
 
 
-def _growing(model: Any, encoded: Encoded | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The model with a cache of its own that grows: tokens -> logits of the last."""
+def _positions(place: torch.Tensor, batch: int, mask: torch.Tensor | None) -> torch.Tensor:
+    """Positions as transformers' own generate() gives them: what pads is at no place of a text."""
+    if mask is None:
+        return place.expand(batch, -1)
+    return (mask.cumsum(1) - 1).clamp(min=0).index_select(1, place)
+
+
+def _growing(
+    model: Any, encoded: Encoded | None
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The model with a cache of its own that grows: tokens, their places -> logits of the last."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
     cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
     if encoded is not None:
         cache = EncoderDecoderCache(cache, DynamicCache())
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
-    def run(tokens: torch.Tensor) -> torch.Tensor:
+    def run(tokens: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         if encoded is None:
-            made = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+            named: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+            if takes_positions:
+                named["position_ids"] = _positions(place, len(tokens), None)
+            made = model(input_ids=tokens, **named)
         else:
             made = _decoded(model, tokens, encoded[0], cache)
         logits: torch.Tensor = made.logits[:, -1:]
@@ -211,8 +229,7 @@ class Generator:
             kept = length if example is None else example[0].shape[1]
             self.mask = torch.ones(batch, kept, dtype=torch.int64)
         with torch.no_grad():
-            decoder = Decoder(model, batch, length, example).eval()
-            decoder.check(batch, example)
+            decoder = _checked(model, batch, length, example)
             self.prompt = self._compiled(decoder, compile, PROMPT, example)
             self.step = self._compiled(decoder, compile, 1, example)
         for name in self.step.structure.states:
@@ -352,6 +369,23 @@ class Generator:
                  for text in search.best(tokens[at : at + beams.count])]  # fmt: skip
         pad = options.pad if options.pad is not None else (*options.ends, 0)[0]
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=pad)
+
+
+def _checked(model: Any, batch: int, length: int, encoded: Encoded | None) -> Decoder:
+    """The decoder of a model that a cache of fixed length serves."""
+    try:
+        decoder = Decoder(model, batch, length, encoded).eval()
+        decoder.check(batch, encoded)
+    except TilewrightError:
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        reason = str(error).partition("\n")[0]
+        raise Unsupported(
+            "TW4035",
+            f"{type(model).__name__} does not run with a cache of fixed length: {reason}",
+            help="its own generate() runs it in eager, or by torch.compile",
+        ) from error
+    return decoder
 
 
 def _is_text(model: Any) -> bool:

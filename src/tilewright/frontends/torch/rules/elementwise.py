@@ -310,6 +310,12 @@ def _remainder(op: str) -> Rule:
     return rule
 
 
+def _multiply_add(node: Context) -> Value:
+    """a b + c, which PyTorch's formula of addcmul has."""
+    a, b, c = (node.value(node.args[name], node.to) for name in "abc")
+    return node.emit("add", node.emit("mul", a, b), c)
+
+
 _COMPARISONS = {
     "eq": "equal",
     "ne": "not_equal",
@@ -374,6 +380,7 @@ RULES: dict[str, Rule] = {
     "aten.lerp.Scalar": _lerp,
     "aten.lerp.Tensor": _lerp,
     "aten._to_copy": _to_copy,
+    "prims.fma": _multiply_add,
     "prims.convert_element_type": lambda node: convert(node, node["a"], node.to),
     "aten.copy": _copy,
     "aten.tanh_backward": _gradient(_tanh_slope),

@@ -31,14 +31,14 @@ def _shares(forward: Any, units: Tensor, axis: int, outputs: int, options: Any) 
     scales = [name for name in options if name.startswith("scales")]
     others = {name: None for at, name in enumerate(scales) if at != axis}
     # Of other axes two elements each: PyTorch mistakes axes of one for channels.
-    before, after, first = [2] * len(scales), [2] * len(scales), [0] * len(scales)
-    before[axis], after[axis], first[axis] = len(units), outputs, slice(None)
+    before, after = [2] * len(scales), [2] * len(scales)
+    before[axis], after[axis] = len(units), outputs
     place = [1] * len(scales)
     place[axis] = -1
     with unset_fake_temporarily(), torch.no_grad():
         spread = units.reshape(1, len(units), *place).expand(1, len(units), *before).contiguous()
         made = forward(spread, after, **{**options, **others})[0]
-    return np.asarray(made[:, *first])
+    return np.asarray(made.movedim(axis + 1, 1).reshape(len(units), outputs, -1)[..., 0])
 
 
 def _gathered(node: Context, gradient: Value, axis: int, shares: Array) -> Value:
