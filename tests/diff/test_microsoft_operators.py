@@ -521,6 +521,43 @@ def test_group_query_attention_with_a_bias_over_a_buffer(name, rng):
     check_caches([*inputs, None, None, None, bias], interpreted, **GROUPED)
 
 
+@pytest.mark.parametrize("name", ["different lengths", "a prompt into a buffer", "no cache"])
+@pytest.mark.parametrize("zero", [False, True])
+def test_group_query_attention_with_a_sink(name, zero, rng):
+    inputs = cached_attention(rng, *CACHES.get(name, (0, 4, (3, 3), 4)))
+    if name == "no cache":
+        inputs[3:5] = None, None
+    sink = [] if zero else [None, None, floats(rng, 4)]
+    how = {**GROUPED, "do_rotary": 1, "local_window_size": 3, "smooth_softmax": int(zero)}
+    check_caches([*inputs, *sink], interpreted, **how)
+
+
+def test_group_query_attention_with_norms(rng):
+    """ONNX Runtime, which has no norms in it on a CPU, is given normalized queries and keys."""
+    inputs = cached_attention(rng, *CACHES["different lengths"])
+    scales, normed = [floats(rng, 16), floats(rng, 16)], []
+    for x, scale in zip(inputs[:2], scales, strict=True):
+        heads = x.reshape(*x.shape[:2], -1, 16)
+        size = np.sqrt((heads**2).mean(-1, keepdims=True) + np.float32(1e-3))
+        normed.append((heads / size * scale).reshape(x.shape))
+
+    def with_norms(model, feeds):
+        given = [*inputs, *[None] * 5, *scales]
+        more = {**GROUPED, "do_rotary": 1, "qk_norm_epsilon": 1e-3}
+        model = model_of("GroupQueryAttention", given, ["y", "key", "value"], **more)
+        return interpreted(model, {at: x for at, x in enumerate(given) if x is not None})
+
+    check_caches([*normed, *inputs[2:]], with_norms, **GROUPED, do_rotary=1)
+
+
+def test_group_query_attention_with_a_sink_compiled(rng):
+    def compiled(model, feeds):
+        return tw.compile(model, threads=1)(**feeds)
+
+    inputs = cached_attention(rng, *CACHES["several into a buffer"])
+    check_caches([*inputs, None, None, floats(rng, 4)], compiled, **GROUPED, do_rotary=1)
+
+
 @pytest.mark.parametrize("name", ["different lengths in a buffer", "several into a buffer"])
 def test_group_query_attention_of_caches_compiled(name, rng):
     def compiled(model, feeds):

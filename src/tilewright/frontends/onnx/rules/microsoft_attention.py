@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import I64
+from tilewright.base.dtype import F32, I64, DType
 from tilewright.frontends.common.loops import Values, either
 from tilewright.frontends.onnx.rules.attention import rotate
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
@@ -262,12 +262,13 @@ def _biases(node: Context, at: int = 3) -> tuple[Value | None, ...]:
 
 def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
     """New keys are appended to each sequence, in a cache that grows or is preallocated."""
-    unusual = ("smooth_softmax", "sliding_window_cache", "qk_output")
-    if any(node.attr(name, 0) > 0 for name in unusual) or any(map(node.has, range(11, 16))):
-        raise Skip("GroupQueryAttention with sinks, norms or a quantized cache")
+    unusual = ("sliding_window_cache", "qk_output")
+    if any(node.attr(name, 0) > 0 for name in unusual) or any(map(node.has, (12, 13))):
+        raise Skip("GroupQueryAttention with a cache of a window, a quantized one, or its scores")
     heads, shared = node.attr("num_heads"), node.attr("kv_num_heads")
     q, k, v = _grouped_heads(node, heads, shared)
-    length = dims(node, q)[2]
+    q, k = (_head_norm(node, x, node.get(at)) for x, at in ((q, 14), (k, 15)))
+    length, sink = dims(node, q)[2], _sink(node)
     room = _cache_places(node) if node.has(3) else None
     starts = None if room is None else _starts(node, length, dims(node, room)[0])
     if node.attr("do_rotary", 0):
@@ -283,27 +284,62 @@ def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
         features = 2 * width if isinstance(width, int) else 0
         q, k = (rotate(node, x, *tables, interleaved=neighbours, features=features) for x in (q, k))
     if room is None or starts is None:
-        return (_attend_grouped(node, q, k, v, node.get(10)), k, v)
+        return (_attend_grouped(node, q, k, v, node.get(10), sink=sink), k, v)
     keys, values = (_appended(node, node[at], x, room, starts) for at, x in ((3, k), (4, v)))
-    return (_attend_cached(node, (q, k, v), (keys, values), starts), keys, values)
+    return (_attend_cached(node, (q, k, v), (keys, values), starts, sink), keys, values)
 
 
-def _attend_grouped(node: Context, *inputs: Value | None) -> Value:
+def _head_norm(node: Context, x: Value, scale: Value | None) -> Value:
+    """Queries or keys, those of each head normalized."""
+    if scale is None:
+        return x
+    return node.emit("rms_norm", x, scale, axis=3, epsilon=node.attr("qk_norm_epsilon", 1e-6))
+
+
+def _sink(node: Context) -> Value | None:
+    """The score, for each head, of a key without a value."""
+    if node.has(11):
+        return node.cast(node[11], F32)
+    return node.constant(np.zeros(1, np.float32)) if node.attr("smooth_softmax", 0) > 0 else None
+
+
+def _attend_grouped(node: Context, *inputs: Value | None, sink: Value | None = None) -> Value:
     """Attention to q, k, v with additive bias and the numbers of valid keys."""
     window = max(node.attr("local_window_size", -1), 0) - 1  # the size includes the key itself
-    out = node.emit(
+    out, *scores = node.emit_many(
         "attention",
         *inputs,
+        outputs=1 if sink is None else 2,
         scale=_scale(node),
         causal=bool(node.attr("causal", 1)),
         softcap=float(node.attr("softcap", 0.0)),
         window=(window, -1),
+        scores="raw" if sink is None else "masked",
     )
+    if sink is not None:
+        out = node.emit("mul", out, _share(node, scores[0], sink, out.tensor.dtype))
     return join_heads(node, out)
 
 
+def _share(node: Context, scores: Value, sink: Value, of: DType) -> Value:
+    """The share of the keys in a softmax over their scores and a sink:
+    1 / (1 + exp(sink) / sum(exp(scores)))."""
+    scores = node.cast(scores, F32)
+    greatest = node.emit("reduce_max", scores, axes=(3,), keepdims=True)
+    greatest = node.emit("maximum", greatest, float(np.finfo(np.float32).min))  # all are masked
+    powers = node.emit("exp", node.emit("sub", scores, greatest))
+    total = node.emit("reduce_sum", powers, axes=(3,), keepdims=True)
+    size = node.emit("add", node.emit("log", total), greatest)
+    less = node.emit("sub", size, node.unsqueeze(sink, 1, 2))
+    return node.cast(node.emit("sigmoid", less), of)
+
+
 def _attend_cached(
-    node: Context, new: tuple[Value, Value, Value], cache: tuple[Value, Value], starts: Value
+    node: Context,
+    new: tuple[Value, Value, Value],
+    cache: tuple[Value, Value],
+    starts: Value,
+    sink: Value | None,
 ) -> Value:
     """Queries from `starts` of each sequence on attend to the keys up to their own.
 
@@ -311,20 +347,27 @@ def _attend_cached(
     keys nor the unused cache are read.
     """
     length, room = dims(node, new[0])[2], dims(node, cache[0])[2]
-    bias = [] if node.get(10) is None else [node[10]]
+    has_bias = node.has(10)
+    optional = [value for value in (node.get(10), sink) if value is not None]
+
+    def options(given: Values) -> tuple[Value | None, Value | None]:
+        return (given[0] if has_bias else None, given[-1] if sink is not None else None)
 
     def first(node: Context, given: Values) -> Values:
-        q, k, v, _, _, _, *bias = given
-        added = [part(node, x, 0, length, 3) if dims(node, x)[3] != length else x for x in bias]
-        return (_attend_grouped(node, q, k, v, *added),)
+        q, k, v, _, _, _, *rest = given
+        bias, sink = options(rest)
+        if bias is not None and dims(node, bias)[3] != length:
+            bias = part(node, bias, 0, length, 3)
+        return (_attend_grouped(node, q, k, v, bias, sink=sink),)
 
     def later(node: Context, given: Values) -> Values:
-        q, _, _, keys, values, starts, *bias = given
-        added = _padded(node, bias[0], room) if bias else None
+        q, _, _, keys, values, starts, *rest = given
+        bias, sink = options(rest)
+        added = None if bias is None else _padded(node, bias, room)
         ends = node.emit("add", starts, node.number(length))
-        return (_attend_grouped(node, q, keys, values, added, ends),)
+        return (_attend_grouped(node, q, keys, values, added, ends, sink=sink),)
 
-    given = [*new, *cache, starts, *bias]
+    given = [*new, *cache, starts, *optional]
     if length == 1:
         return later(node, given)[0]
     return either(node, _is_first(node, length), given, first, later)[0]
