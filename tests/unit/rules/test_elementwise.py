@@ -75,3 +75,15 @@ def test_gathers_by_joined_loops_are_priced():
         return schedule(fn, OLDER).decisions[0].predicted_ns
 
     assert nanoseconds(are_loaded=True) > 2 * nanoseconds(are_loaded=False)
+
+
+def test_elements_that_repeat_are_loaded_once_and_shuffled() -> None:
+    """Nearest interpolation by a whole factor: not by elements, which would be gathered."""
+    x = te.placeholder((64, 128), name="x")
+    nearest = te.compute((64, 256), lambda i, j: x[i, j // 2], name="y")
+    gathered = te.compute((64, 256), lambda i, j: x[i, (j * j) % 128], name="y")
+    near, far = (
+        schedule(te.function([x, y], name="layer"), "x86_64-linux-gnu -mcpu=cascadelake")
+        for y in (nearest, gathered)
+    )
+    assert 2 * near.decisions[0].predicted_ns < far.decisions[0].predicted_ns

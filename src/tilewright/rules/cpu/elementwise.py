@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.dtype import I8
 from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import strided_cycles
-from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
+from tilewright.rules.match.nest import Access, Nest, fused, groups, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     NONE,
@@ -32,7 +34,7 @@ from tilewright.rules.sharing import (
     sharing_terms,
 )
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
-from tilewright.sym import Const
+from tilewright.sym import ONE, ZERO, Const, Var
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 MAX_PATTERN_VECTORS = 6  # unrolled at most, to cover a repeating access pattern
@@ -142,13 +144,16 @@ def cost(found: Elementwise, c: Columns, context: RuleContext) -> Cost:
 
 
 def _strided_cycles(found: Elementwise, context: RuleContext) -> float:
-    """Extra cycles per vector for strided operands. A vector that spans several rows, or whose
-    positions are loaded, is loaded element by element."""
+    """Extra cycles per vector for strided operands. A vector whose elements repeat, as by nearest
+    interpolation, is one load and a shuffle; one that spans several rows, or whose positions are
+    loaded, is loaded element by element."""
     nest, machine = found.nest, context.target.machine
     inner, total = nest.var(found.parts[-1][-1]), 0.0
     for access in nest.reads:
         if any(access.stride(nest.var(at)) is None for at in found.parts[-1]):
-            total += found.lanes * machine.gather_lane_cycles
+            is_alone = len(found.parts[-1]) == 1
+            repeats = is_alone and _repeats(access, inner, found.lanes)
+            total += 1 if repeats else found.lanes * machine.gather_lane_cycles
             continue
         stride = access.stride(inner)
         if not isinstance(stride, Const) or abs(int(stride.value)) <= 1:
@@ -156,6 +161,13 @@ def _strided_cycles(found: Elementwise, context: RuleContext) -> float:
         apart = found.lanes if found.pattern > 1 else abs(int(stride.value))
         total += strided_cycles(apart, found.lanes, machine)
     return total
+
+
+def _repeats(access: Access, inner: Var, lanes: int) -> bool:
+    """Whether the lanes of a vector are consecutive elements, each once or several times."""
+    first = sym.mul(sym.var("vector"), lanes)
+    at = (sym.substitute(access.offset, {inner: sym.add(first, lane)}) for lane in range(lanes))
+    return all(sym.simplify(sym.sub(b, a)) in (ZERO, ONE) for a, b in pairwise(at))
 
 
 def apply(
