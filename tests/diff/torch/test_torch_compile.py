@@ -154,6 +154,23 @@ def test_training_goes_the_way_of_eager():
     torch.testing.assert_close(nets[0].norm.running_var, nets[1].norm.running_var)
 
 
+def test_a_compiled_function_may_call_backward():
+    def step(net, x):
+        net.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    nets = [nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))]
+    nets.append(copy.deepcopy(nets[0]))
+    compiled = torch.compile(step, backend=tilewright, options=REFUSE)
+    for _ in range(2):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(compiled(nets[1], x), step(nets[0], x))
+        for one, other in zip(*(net.parameters() for net in nets), strict=True):
+            torch.testing.assert_close(other.grad, one.grad)
+
+
 def several_views(x, y):
     """Of a product nobody else sees, of one that two outputs view, and one without memory."""
     whole, seen, spread = x @ y, x @ y + 1, (x * y).sum()

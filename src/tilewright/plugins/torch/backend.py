@@ -94,12 +94,22 @@ def tilewright(
         module,
         examples,
         fw_compiler=compiler(inference=False),
-        bw_compiler=compiler(inference=False),
+        bw_compiler=untraced(compiler(inference=False)),
         inference_compiler=compiler(inference=True),
         decompositions=under_autograd(),
         partition_fn=min_cut_rematerialization_partition,
     )
     return bare[0] if bare else wrapped
+
+
+def untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiler of backward graphs. Where a compiled function calls backward(), Dynamo would trace
+    the compiler, and what it makes."""
+
+    def compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return torch._dynamo.disable(torch._dynamo.disable(compiler)(graph, inputs))
+
+    return compile
 
 
 def metadata() -> Any:
