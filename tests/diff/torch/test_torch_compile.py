@@ -154,6 +154,7 @@ def test_training_goes_the_way_of_eager():
     torch.testing.assert_close(nets[0].norm.running_var, nets[1].norm.running_var)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at all
 def test_a_compiled_function_may_call_backward():
     def step(net, x):
         net.zero_grad()
