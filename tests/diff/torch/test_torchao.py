@@ -114,10 +114,10 @@ class Nibbles(nn.Module):
 @pytest.mark.parametrize("rows", [1, 24])
 def test_weights_of_four_bits_stay_packed(rows):
     torch.manual_seed(0)
-    model, x = Nibbles(512, 256, 64), torch.randn(rows, 512)
+    model, x = Nibbles(1024, 512, 64), torch.randn(rows, 1024)
     compiled = tw.compile(model, args=(x,), threads=1)
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
-    assert _held(compiled) == 512 * 256 // 2 + model.scales.nbytes
+    assert _held(compiled) == 1024 * 512 // 2 + model.scales.nbytes
 
 
 def test_groups_of_quantized_weights_stay_packed():
