@@ -178,7 +178,12 @@ def _gradients(function, inputs):
     return [x.grad for x in given]
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+LONG = {"sampled, reflected"}  # half a minute to compile
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.fuzz if n in LONG else ()) for n in GRADIENTS]
+)
 def test_gradients(name):
     function, inputs = GRADIENTS[name]
     compiled = torch.compile(function, backend=tilewright, options={"fallback": "error"})
