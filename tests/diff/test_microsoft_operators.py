@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from one_node import model_of, onnxruntime_results
 from onnx import TensorProto, helper
 
 import tilewright as tw
@@ -14,50 +15,12 @@ from tilewright.graph.visit import walk
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 
-F, U8, I8, I32, I64 = (
-    TensorProto.FLOAT,
-    TensorProto.UINT8,
-    TensorProto.INT8,
-    TensorProto.INT32,
-    TensorProto.INT64,
-)
-CODES = {
-    "object": TensorProto.STRING,
-    "float32": F,
-    "int16": TensorProto.INT16,
-    "uint8": U8,
-    "int8": I8,
-    "int32": I32,
-    "int64": I64,
-    "bool": 9,
-}
-
-
-def model_of(op, inputs, outputs, domain="com.microsoft", **attributes):
-    """One node over inputs (None where absent), all graph inputs."""
-    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
-    node = helper.make_node(op, names, outputs, domain=domain, **attributes)
-    infos = [
-        helper.make_tensor_value_info(name, CODES[value.dtype.name], value.shape)
-        for name, value in zip(names, inputs, strict=True)
-        if value is not None
-    ]
-    results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
-    graph = helper.make_graph([node], "test", infos, results)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
 
 def check(op, *inputs, outputs=("y",), rtol=1e-4, atol=1e-5, ulps=0, **attributes):
     """Both agree; quantized results may differ by `ulps` where a rounding is a tie."""
     model = model_of(op, inputs, list(outputs), **attributes)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    feeds = {f"x{at}": value for at, value in enumerate(inputs) if value is not None}
-    expected = session.run(None, feeds)
-    given = interpret(import_model(model), *feeds.values(), check=True)
+    feeds, expected = onnxruntime_results(model, inputs)
+    given = interpret(import_model(model), *feeds, check=True)
     assert len(given) == len(expected)
     for have, want in zip(given, expected, strict=True):
         assert have.shape == want.shape

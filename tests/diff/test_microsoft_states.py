@@ -1,15 +1,15 @@
 """ONNX Runtime's operators of linear attention, state-space models and hyper-connections."""
 
 import numpy as np
-import onnx
 import pytest
+from one_node import model_of, onnxruntime_results
 
 import tilewright as tw
 from tilewright.base.errors import Unsupported
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 
-ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 
 
 @pytest.fixture
@@ -21,39 +21,17 @@ def floats(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def model_of(op, inputs, outputs, **attributes):
-    """One node over inputs (None where absent), all inputs of the model."""
-    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
-    node = onnx.helper.make_node(op, names, outputs, domain="com.microsoft", **attributes)
-    infos = [
-        onnx.helper.make_tensor_value_info(
-            name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
-        )
-        for name, value in zip(names, inputs, strict=True)
-        if value is not None
-    ]
-    results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
-    graph = onnx.helper.make_graph([node], "test", infos, results)
-    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
 def check(op, *inputs, outputs=("y",), compiled=False, **attributes):
     """The reference, and native code if asked for, agree with ONNX Runtime."""
     model = model_of(op, inputs, list(outputs), **attributes)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    feeds = {f"x{at}": value for at, value in enumerate(inputs) if value is not None}
-    expected = session.run(None, feeds)
-    made = [interpret(import_model(model), *feeds.values(), check=True)]
+    given, expected = onnxruntime_results(model, inputs)
+    made = [interpret(import_model(model), *given, check=True)]
     if compiled:
         module = tw.compile(model, threads=1)
         assert not module.fallbacks
-        made.append([np.asarray(one) for one in module(*feeds.values())])
-    for given in made:
-        for have, want in zip(given, expected, strict=True):
+        made.append([np.asarray(one) for one in module(*given)])
+    for results in made:
+        for have, want in zip(results, expected, strict=True):
             assert have.shape == want.shape
             assert have.dtype == want.dtype
             np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional
 
 from tilewright.frontends.torch import foreach, formulas
 from tilewright.frontends.torch.rules import traced
@@ -116,7 +116,7 @@ def test_steps_of_optimizers_are_native(optimizer, options):
 
 
 def _resized(size, mode, **options):
-    return lambda x: F.interpolate(x, size=size, mode=mode, **options)
+    return lambda x: functional.interpolate(x, size=size, mode=mode, **options)
 
 
 IMAGE, PLACES = torch.randn(2, 3, 5, 7), torch.randn(2, 4, 4, 2).clamp(-1.2, 1.2)
@@ -126,11 +126,11 @@ STARTS = torch.tensor([0, 4, 4])
 
 
 def _bag(**options):
-    return lambda w: F.embedding_bag(WORDS, w, STARTS, **options)
+    return lambda w: functional.embedding_bag(WORDS, w, STARTS, **options)
 
 
 def _sampled(**options):
-    return lambda x, g: F.grid_sample(x, g, align_corners=False, **options)
+    return lambda x, g: functional.grid_sample(x, g, align_corners=False, **options)
 
 
 def _complex(a, b):
@@ -150,21 +150,27 @@ GRADIENTS = {
     "volumes": (_resized((4, 6, 9), "trilinear"), (IMAGE[None],)),
     "cubic": (_resized((9, 4), "bicubic"), (IMAGE,)),
     "antialiased": (_resized((3, 9), "bicubic", antialias=True), (IMAGE,)),
-    "by a scale": (lambda x: F.interpolate(x, scale_factor=2.3, mode="bilinear"), (IMAGE,)),
+    "by a scale": (
+        lambda x: functional.interpolate(x, scale_factor=2.3, mode="bilinear"),
+        (IMAGE,),
+    ),
     "sampled": (_sampled(), (IMAGE, PLACES)),
     "sampled, reflected": (_sampled(mode="bicubic", padding_mode="reflection"), (IMAGE, PLACES)),
     **{f"distances {p}": (lambda x, y, p=p: torch.cdist(x, y, p=p), (ROWS, OTHERS))
        for p in (0.5, 1.0, 2.0, 3.0, math.inf)},
-    "distances of pairs": (F.pdist, (ROWS[0],)),
-    "shrunk": (lambda x: F.hardshrink(x) + F.softshrink(x), (ROWS,)),
-    "margins": (lambda x: F.multi_margin_loss(x, torch.tensor([0, 3, 2, 2, 1])), (IMAGE[0, 0],)),
+    "distances of pairs": (functional.pdist, (ROWS[0],)),
+    "shrunk": (lambda x: functional.hardshrink(x) + functional.softshrink(x), (ROWS,)),
+    "margins": (
+        lambda x: functional.multi_margin_loss(x, torch.tensor([0, 3, 2, 2, 1])),
+        (IMAGE[0, 0],),
+    ),
     "masked scatter": (lambda x, y: x.masked_scatter(x > 0, y), (ROWS, ROWS + 1)),
-    "leaky at random": (F.rrelu, (ROWS,)),
+    "leaky at random": (functional.rrelu, (ROWS,)),
     "bags, summed": (_bag(mode="sum", padding_idx=4), (TABLE,)),
     "bags, averaged": (_bag(mode="mean", padding_idx=2), (TABLE,)),
     "bags, the greatest": (_bag(mode="max"), (TABLE,)),
     "bags, weighted": (
-        lambda w, by: F.embedding_bag(WORDS, w, STARTS, mode="sum", per_sample_weights=by),
+        lambda w, by: functional.embedding_bag(WORDS, w, STARTS, mode="sum", per_sample_weights=by),
         (TABLE, torch.rand(8)),
     ),
     "complex": (_complex, (torch.randn(3, 3), torch.randn(3, 3))),

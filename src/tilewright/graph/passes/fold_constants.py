@@ -3,8 +3,8 @@
 A result may be as large as its operands, or `limit` bytes: weights are transposed at compile time,
 but a small constant is not broadcast to a large tensor. Weights of few bits are widened, except
 large ones that only matmuls read as floats: `pack_weights` decides about those. Small weights that
-the model packs for a matmul are widened, too. An `if` with a
-constant condition is replaced by the branch taken.
+the model itself packs for a matmul are widened, too. An `if` with a constant condition is replaced
+by the branch taken.
 """
 
 from __future__ import annotations

@@ -107,21 +107,24 @@ def rotate(
 
 
 def _rotary_embedding(node: Context) -> Value:
-    x, cos, sin = node[0], node[1], node[2]
-    packed = x.tensor.rank == 3
-    if packed:
-        x = _heads(node, 0, "num_heads")
+    cos, sin = node[1], node[2]
     if node.has(3):
         cos, sin = (node.emit("gather", table, node[3], axis=0) for table in (cos, sin))
+    return rotary_embedding(node, cos, sin)
+
+
+def rotary_embedding(node: Context, cos: Value, sin: Value) -> Value:
+    """The first input, whose heads may be joined, turned as the attributes say."""
+    x, is_joined = node[0], node[0].tensor.rank == 3
     out = rotate(
         node,
-        x,
+        _heads(node, 0, "num_heads") if is_joined else x,
         cos,
         sin,
         interleaved=bool(node.attr("interleaved", 0)),
         features=node.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(node, out) if packed else out
+    return join_heads(node, out) if is_joined else out
 
 
 def linear_attention(

@@ -9,16 +9,14 @@ import numpy as np
 
 from tilewright.base.dtype import F32
 from tilewright.frontends.onnx.rules.activation import softplus, swish
-from tilewright.frontends.onnx.rules.attention import linear_attention, rotate
+from tilewright.frontends.onnx.rules.attention import linear_attention, rotary_embedding
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.tensors import (
     Dim,
     dims,
     item,
-    join_heads,
     part,
     reshape,
-    split_heads,
     transpose,
 )
 from tilewright.graph import Value
@@ -121,10 +119,8 @@ def _rotary_embedding(node: Context) -> Value:
     """Rotary embedding by three positions, each for some of the angles."""
     if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) != 1.0:
         raise Skip("MRotaryEmbedding of packed batches or with a scale")
-    x, (low, high, wide) = node[0], node.attr("mrope_section")
-    packed, angles = x.tensor.rank == 3, low + high + wide
-    if packed:
-        x = split_heads(node, x, node.attr("num_heads"))
+    low, high, wide = node.attr("mrope_section")
+    angles = low + high + wide
     which = np.zeros(angles, np.int64)
     if node.attr("mrope_layout", SECTIONED) == SECTIONED:
         which[angles - wide - high :] = 1
@@ -134,15 +130,7 @@ def _rotary_embedding(node: Context) -> Value:
         which[2 : 3 * wide : 3] = 2
     places = [item(node, node[1], at) for at in range(3)]
     cos, sin = (_by_position(node, node[at], places, which) for at in (2, 3))
-    out = rotate(
-        node,
-        x,
-        cos,
-        sin,
-        interleaved=bool(node.attr("interleaved", 0)),
-        features=node.attr("rotary_embedding_dim", 0),
-    )
-    return join_heads(node, out) if packed else out
+    return rotary_embedding(node, cos, sin)
 
 
 def _by_position(

@@ -388,11 +388,11 @@ def _polar_form(node: Context) -> Pair:
     return _polar(node, node["abs"], node["angle"])
 
 
-def _filled(name: str, default: complex = 0) -> PairRule:
-    """A tensor of one number, given by an argument's name."""
+def _filled(by: complex | str) -> PairRule:
+    """A tensor of one number, or of the one that an argument of this name gives."""
 
     def rule(node: Context) -> Pair:
-        number, of = complex(node.get(name, default)), _real(node)
+        number, of = complex(node.get(by, 0) if isinstance(by, str) else by), _real(node)
         return Pair(node.full(number.real, of, node.out), node.full(number.imag, of, node.out))
 
     return rule
@@ -531,11 +531,11 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.complex": _complex,
     "aten.polar": _polar_form,
     **{f"aten.{name}": _filled("fill_value") for name in ("full", "full_like", "new_full")},
-    **{f"aten.{name}": _filled("") for name in ("zeros", "zeros_like", "new_zeros")},
-    **{f"aten.empty{name}": _filled("") for name in (".memory_format", "_like", "_strided")},
-    **{f"aten.{name}": _filled("", 1) for name in ("ones", "ones_like", "new_ones")},
-    "aten.new_empty": _filled(""),
-    "aten.new_empty_strided": _filled(""),
+    **{f"aten.{name}": _filled(0) for name in ("zeros", "zeros_like", "new_zeros")},
+    **{f"aten.empty{name}": _filled(0) for name in (".memory_format", "_like", "_strided")},
+    **{f"aten.{name}": _filled(1) for name in ("ones", "ones_like", "new_ones")},
+    "aten.new_empty": _filled(0),
+    "aten.new_empty_strided": _filled(0),
     "aten.fill.Scalar": _filled("value"),
     "aten.scalar_tensor": _filled("s"),
     "aten._assert_tensor_metadata": lambda node: (),  # what PyTorch knows already
