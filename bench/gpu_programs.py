@@ -117,7 +117,34 @@ LATER_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]]
     "qwen3": ("qwen3", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4,
                         "head_dim": 64}, WORDS),
 }  # fmt: skip
-NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH, *LATER, *LATER_OTHERS)
+# A third draw: gathers within windows, convolutional attention, large kernels, odd channels.
+THIRD = ("convformer_s18", "efficientnet_lite0", "rexnet_100", "lcnet_100", "selecsls42b",
+         "ese_vovnet19b_dw", "nf_resnet50", "halonet26t", "lambda_resnet26t", "botnet26t_256",
+         "convit_tiny", "xception41", "dla34", "swinv2_tiny_window8_256", "maxxvit_rmlp_nano_rw_256",
+         "mobilevitv2_050", "rdnet_tiny", "starnet_s1", "mambaout_femto", "swiftformer_xs",
+         "fasternet_t0", "hgnetv2_b0", "nest_tiny", "resmlp_12_224", "repvit_m0_9",
+         "nasnetalarge")  # fmt: skip
+THIRD_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
+    "convbert": ("convbert", {"num_hidden_layers": 6}, TOKENS),
+    "fnet": ("fnet", {}, TOKENS),
+    "xlnet": ("xlnet", {"n_layer": 6}, TOKENS),
+    "phi3": ("phi3", {**SMALL, "intermediate_size": 2816, "pad_token_id": 0}, WORDS),
+    "gemma3": ("gemma3_text", {**SMALL, "num_key_value_heads": 4, "head_dim": 64,
+                               "intermediate_size": 2816}, WORDS),
+    "stablelm": ("stablelm", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 16},
+                 WORDS),
+    "codegen": ("codegen", {"n_embd": 1024, "n_layer": 8, "n_head": 16, "rotary_dim": 32,
+                            "vocab_size": 32_000}, WORDS),
+    "rembert": ("rembert", {"num_hidden_layers": 6, "vocab_size": 32_000}, TOKENS),
+    "yolos": ("yolos", {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 6,
+                        "intermediate_size": 1536, "image_size": [224, 224]}, PIXELS),
+    "hubert": ("hubert", {"num_hidden_layers": 6}, ("input_values", (16_000,))),
+    "mpt": ("mpt", {"d_model": 1024, "n_layers": 8, "n_heads": 16, "vocab_size": 32_000}, WORDS),
+    "granite_step": ("granite", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4},
+                     ("input_ids", (1,))),
+}  # fmt: skip
+NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH, *LATER, *LATER_OTHERS, *THIRD,
+         *THIRD_OTHERS)  # fmt: skip
 PAST = 512  # tokens before the one of a step
 
 
@@ -182,7 +209,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     torch.manual_seed(0)
     torch_zoo.prepare()
-    if name in {*IMAGES, *UNSEEN, *LATER}:
+    if name in {*IMAGES, *UNSEEN, *LATER, *THIRD}:
         import timm
 
         model = timm.create_model(name, pretrained=False)
@@ -191,7 +218,13 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         return model, (torch.randn(batch, 3, side, side),)
     from transformers import AutoConfig, AutoModel
 
-    kind, changes, (key, shape) = {**OTHERS, **UNSEEN_OTHERS, **FRESH, **LATER_OTHERS}[name]
+    kind, changes, (key, shape) = {
+        **OTHERS,
+        **UNSEEN_OTHERS,
+        **FRESH,
+        **LATER_OTHERS,
+        **THIRD_OTHERS,
+    }[name]
     config = AutoConfig.for_model(kind, **changes)
     config.use_cache = name.endswith("_step")
     model = AutoModel.from_config(config)
