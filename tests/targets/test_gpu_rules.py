@@ -312,6 +312,26 @@ def test_gemv_packs_weights_as_threads_ask_for_them(k, plan, shape, transposed):
     assert [int(dim.value) for dim in packed.shape] == shape
 
 
+@pytest.mark.parametrize(("shape", "rule"), [((2, 520, 16), "gemv"), ((3, 20, 64), "reduction")])
+def test_what_reads_each_sum_many_times_has_threads_of_its_own(shape, rule):
+    """The few threads that hold sums would write all that they scale."""
+    x = te.placeholder(shape, "f32", name="x")
+    w = te.placeholder(shape, "f32", name="w")
+    r = te.reduce_axis((0, shape[1]), name="r")
+    batch, _, n = shape
+    c = te.compute((batch, n), lambda i, j: te.sum(x[i, r, j], axis=r), name="c")
+    y = te.compute(shape, lambda i, k, j: c[i, j] * w[i, k, j], name="y")
+    fn = te.function([x, w, y], name="scaled")
+    made = schedule(fn, TARGET, only=frozenset({rule, "elementwise"}))
+    assert [each.rule for each in made.decisions] == [rule, "elementwise"]
+    device = lower(made.schedule.function, "gpu")
+    assert len([*kernels_of(device.body)]) == 2
+    got, want = arrays_of(fn), arrays_of(fn)
+    interpret(device, *got)
+    interpret(fn, *want)
+    np.testing.assert_allclose(got[-1], want[-1], rtol=2e-4, atol=2e-4)
+
+
 def transposed(shape, perm):
     """With a bias along the last axis of the result."""
     x = te.placeholder(shape, "f32", name="x")
