@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.multiprocessor import USUAL_THREADS, multiprocessor_of
+from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import ceildiv
 from tilewright.rules.gpu.reduction import depth_of
@@ -199,7 +199,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     side = np.minimum(np.maximum(1, c["threads"] // c["across"]), found.wide // c["columns"])
     pixels = found.kernel_y * ((side * c["columns"] - 1) * found.stride + found.kernel_x)
     taken = (pixels * wide + positions * c["lanes"]) * found.element_bytes  # of a block
-    fetched = taken * c["threads"] / side
+    # Channels side by side: the bytes of a pixel, in whole sectors, and a step for each line.
+    run = np.minimum(c["across"], c["threads"]) * wide * found.element_bytes
+    fetched = taken * c["threads"] / side * ceildiv(run, sm.sector_bytes) * sm.sector_bytes / run
+    own_run = np.minimum(c["across"], sm.warp) * wide * found.element_bytes / LINE_BYTES
+    lines = sm.warp / np.minimum(c["across"], sm.warp) * np.maximum(1, own_run)
+    accesses = in_turn * c["threads"] / sm.warp * (found.kernel_y * seen + positions)
     words = (found.kernel_y * seen * wide + positions * c["lanes"]) * found.element_bytes / 4
     held = each + 1.5 * np.minimum(words, sm.accumulators)
     registers = np.minimum(sm.registers / sm.block_threads, held)
@@ -212,6 +217,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         moved / sm.memory_bytes_per_cycle,
         in_turn * fetched / sm.l2_bytes_per_cycle,
         in_turn * sm.dispatch_cycles,
+        accesses * lines,
         ceildiv(blocks, sm.count * resident) * rounds * sm.global_latency_cycles,
     )
     work = issue
