@@ -174,11 +174,15 @@ def depthwise(images, size, channels, stride=1, kind="f16", kernel=3, pad=1):
 @pytest.mark.parametrize(
     ("shape", "plan"),
     [
-        ((2, 8, 16), "columns=4 lanes=8 threads=32"),
-        ((1, 7, 32, 2), "columns=2 lanes=8 threads=32"),
-        ((2, 9, 32, 2, "f16", 5, 0), "columns=1 lanes=2 threads=32"),
-        ((1, 8, 16, 1, "f32"), "columns=2 lanes=4 threads=32"),
-        ((1, 8, 32, 1, "f16", 7, 3), "columns=2 lanes=8 threads=32"),
+        ((2, 8, 16), "columns=4 lanes=8 threads=32 across=2"),
+        ((1, 7, 32, 2), "columns=2 lanes=8 threads=32 across=2"),
+        ((2, 9, 32, 2, "f16", 5, 0), "columns=1 lanes=2 threads=32 across=16"),
+        ((1, 8, 16, 1, "f32"), "columns=2 lanes=4 threads=32 across=4"),
+        ((1, 8, 32, 1, "f16", 7, 3), "columns=2 lanes=8 threads=32 across=4"),
+        # The last block is partial.
+        ((2, 5, 24), "columns=1 lanes=4 threads=64 across=2"),
+        ((2, 7, 12), "columns=7 lanes=2 threads=32 across=3"),
+        ((1, 5, 11, 1, "f16", 5, 2), "columns=5 lanes=1 threads=128 across=11"),
     ],
 )
 def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
@@ -201,6 +205,23 @@ def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
     np.testing.assert_allclose(
         args[-1].astype(np.float32), want[-1].astype(np.float32), rtol=2e-3, atol=2e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "channels"), [(19, 728), (150, 64), (83, 42), (11, 672), (7, 220)]
+)
+def test_depthwise_convolutions_of_any_size_fill_blocks_and_wait_once(size, channels):
+    """Whatever blocks do not divide: a last one is partial. Padding takes no branches."""
+    made = schedule(depthwise(8, size, channels), TARGET, constants=("w", "b"))
+    (decision,) = made.decisions
+    plan = dict(each.split("=") for each in decision.plan.split())
+    assert decision.rule == "depthwise"
+    assert int(plan["lanes"]) >= min(4, channels & -channels)
+    split = split_constant_blocks(made.schedule.function)
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    ptx = device_code(device, Target.parse(TARGET)).ptx
+    assert ptx.count("bra") <= 2  # for a last block
+    assert "0 bytes spill stores, 0 bytes spill loads" in assembled(ptx)
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(28, 7), (32, 9)])
@@ -289,6 +310,26 @@ def test_gemv_packs_weights_as_threads_ask_for_them(k, plan, shape, transposed):
     made = check(product(k, 40, transposed=transposed), "c", "gemv", plan_of(GEMV, plan))
     (packed,) = split_constant_blocks(made.schedule.function).results
     assert [int(dim.value) for dim in packed.shape] == shape
+
+
+@pytest.mark.parametrize(("shape", "rule"), [((2, 520, 16), "gemv"), ((3, 20, 64), "reduction")])
+def test_what_reads_each_sum_many_times_has_threads_of_its_own(shape, rule):
+    """The few threads that hold sums would write all that they scale."""
+    x = te.placeholder(shape, "f32", name="x")
+    w = te.placeholder(shape, "f32", name="w")
+    r = te.reduce_axis((0, shape[1]), name="r")
+    batch, _, n = shape
+    c = te.compute((batch, n), lambda i, j: te.sum(x[i, r, j], axis=r), name="c")
+    y = te.compute(shape, lambda i, k, j: c[i, j] * w[i, k, j], name="y")
+    fn = te.function([x, w, y], name="scaled")
+    made = schedule(fn, TARGET, only=frozenset({rule, "elementwise"}))
+    assert [each.rule for each in made.decisions] == [rule, "elementwise"]
+    device = lower(made.schedule.function, "gpu")
+    assert len([*kernels_of(device.body)]) == 2
+    got, want = arrays_of(fn), arrays_of(fn)
+    interpret(device, *got)
+    interpret(fn, *want)
+    np.testing.assert_allclose(got[-1], want[-1], rtol=2e-4, atol=2e-4)
 
 
 def transposed(shape, perm):

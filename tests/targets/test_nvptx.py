@@ -12,14 +12,18 @@ import pytest
 import tilewright as tw
 from tilewright import te
 from tilewright.base.errors import TilewrightError, Unsupported
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
 from tilewright.codegen.cuda import CudaFunction
 from tilewright.codegen.nvptx import device_code
 from tilewright.intrin import hopper
 from tilewright.tensor import parse
+from tilewright.tensor.passes import lower as tensor_lower
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
 
+SM90 = "cuda -arch=sm_90a"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -209,3 +213,58 @@ def test_what_a_thread_has_no_room_for_is_refused():
     with pytest.raises(Unsupported, match="own memory") as caught:
         device_code(parse(text), "cuda -arch=sm_90a")
     assert caught.value.code == "TW2219"
+
+
+def padded(of, lanes=1, edge="0.0"):
+    """y[i] = x[i - 1] inside of x, else a constant; and the PTX of it."""
+    at = f"%b * {32 * lanes} + %t * {lanes}"
+    loop = f"for %l in vector 0..{lanes} {{" if lanes > 1 else "{"
+    lane = " + %l" if lanes > 1 else ""
+    text = f"""
+    func @padded(%x: {of}[1024], %y: {of}[1024]) stage scheduled {{
+      for %b in thread(blockIdx.x) 0..{1024 // 32 // lanes} {{
+        for %t in thread(threadIdx.x) 0..32 {{
+          {loop}
+            %y[{at}{lane}] = select({lanes} <= {at}, %x[{at}{lane} - {lanes}], {edge})
+          }}
+        }}
+      }}
+    }}
+    """
+    device = tensor_lower(parse(text), "gpu", PassContext(target=Target.parse(SM90)))
+    return device_code(device, SM90).ptx
+
+
+@pytest.mark.parametrize(
+    ("of", "lanes", "load"),
+    [
+        ("f32", 1, "b32"),
+        ("f32", 4, "v4.b32"),
+        ("f16", 1, "b16"),
+        ("f16", 2, "b32"),
+        ("bf16", 8, "v4.b32"),
+        ("i8", 8, "v2.b32"),
+        ("f64", 1, "v2.b32"),
+    ],
+)
+def test_a_load_for_a_part_of_the_threads_is_predicated(of, lanes, load):
+    """Behind a branch, a second load would wait for the first."""
+    ptx = padded(of, lanes=lanes, edge="0" if of == "i8" else "0.0")
+    assert re.search(rf"@%p\d+ ld\.global\.{load}", ptx)
+    assert "bra" not in ptx
+    assert "selp" not in ptx  # what is not loaded is zero
+    assembled(ptx)
+
+
+def test_what_is_no_zero_is_selected():
+    ptx = padded("f32", edge="-1.0")
+    assert re.search(r"@%p\d+ ld\.global", ptx)
+    assert "selp" in ptx
+    assert "selp" in padded("f32", edge="-0.0")
+    assembled(ptx)
+
+
+def test_a_load_of_more_than_one_access_is_branched_around():
+    ptx = padded("f32", lanes=8)
+    assert "bra" in ptx
+    assembled(ptx)

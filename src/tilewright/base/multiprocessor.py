@@ -19,6 +19,7 @@ class Multiprocessor:
     count: int
     warp: int  # threads per warp
     threads: int  # resident threads
+    blocks: int  # resident blocks at most
     registers: int  # of 4 bytes, for all of them
     block_threads: int  # the most per block with 128 registers each
     fma_per_cycle: int  # f32, all lanes
@@ -111,6 +112,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         count=target.cores,
         warp=WARP,
         threads=2048 if number in (70, 80, 90, 100) else 1536,
+        blocks=32 if number in (70, 80, 90, 100) else 16,
         registers=65536,
         block_threads=512,
         fma_per_cycle=64 if number in (70, 75, 80) else 128,

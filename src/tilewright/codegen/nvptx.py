@@ -24,10 +24,11 @@ from tilewright.codegen import (
     hopper,
     hopper_attention,
     llvm,
+    predicated,
     streams,
     wgmma,
 )
-from tilewright.codegen.builder import ModuleText, Value, i64
+from tilewright.codegen.builder import ModuleText, Value, i1, i64
 from tilewright.codegen.calls import RULES
 from tilewright.codegen.column_order import reordered
 from tilewright.codegen.emitter import Emitter, flat_index
@@ -312,6 +313,7 @@ class DeviceEmitter(Emitter):
     lane: Var | None = None  # the index along threadIdx.x
     uniform: frozenset[Var] = frozenset()  # variables that are uniform in a block
     holds: tuple[Expr, ...] = ()  # enclosing conditions of a statement
+    predicate: Value | None = None  # a condition on loads
 
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
@@ -409,6 +411,35 @@ class DeviceEmitter(Emitter):
             node in self.uniform if isinstance(node, Var) else isinstance(node, UNIFORM)
             for node in nodes
         )
+
+    def _guarded(self, cond: Expr, a: Expr, b: Expr) -> Value:
+        """Predicate loads where there are few: all of them are in flight together then."""
+        if cond.dtype.lanes > 1 or not predicated.may_predicate(a, b):
+            return super()._guarded(cond, a, b)
+        test, outer = self.expr(cond), self.predicate
+        values = []
+        for arm, own in ((a, test), (b, self.b.op("xor", test, i1(True)))):
+            self.predicate = own if outer is None else self.b.op("and", outer, own)
+            values.append(self._spread(self._apart(arm), max(a.dtype.lanes, b.dtype.lanes)))
+        self.predicate = outer
+        if predicated.is_zero(b) and predicated.is_zero_unloaded(a):
+            return values[0]
+        return self.b.select(test, *values)
+
+    def _load(self, node: Expr) -> Value:
+        if self.predicate is None or not isinstance(node, ir.Load):
+            return super()._load(node)
+        place, lanes = self._place(node.buffer, node.index)
+        loaded = predicated.load_if(self.access, place, lanes, self.predicate)
+        if loaded is not None:
+            return loaded
+        with self.b.branch(self.predicate) as (then, otherwise):
+            with then:
+                loaded = self.access.load(place, lanes)
+            with otherwise:
+                pass
+        nothing = Value(loaded.type, "zeroinitializer")
+        return self.b.phi((loaded, then.end), (nothing, otherwise.end))
 
     def fail(self, code: Value) -> None:
         """Kernels cannot report errors: the host checks whatever can fail."""

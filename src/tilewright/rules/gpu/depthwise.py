@@ -13,6 +13,7 @@ packed with channels contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Plan:
     columns: int  # neighbouring pixels per thread
     lanes: int  # channels per thread
     threads: int
+    across: int  # threads along channels, before those of the next pixels
 
 
 @dataclass(frozen=True)
@@ -132,48 +134,70 @@ def _padding_block(sch: Schedule, reference: BlockRef, image: Load) -> BlockRef 
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """Tiles that divide a row and its channels; the last block of threads may be partial."""
     sm = multiprocessor_of(context.target)
 
     def legal(c: Columns) -> Column:
-        whole = (found.wide % c["columns"] == 0) & (found.channels % c["lanes"] == 0)
+        runs = found.channels // c["lanes"]
+        whole = (found.channels % c["lanes"] == 0) & (runs % c["across"] == 0)
         seen = (c["columns"] - 1) * found.stride + found.kernel_x
         held = c["columns"] * c["lanes"] + seen * c["lanes"] * found.element_bytes / 4
-        fits = held <= sm.accumulators
-        threads = found.images * found.wide * found.channels // (c["columns"] * c["lanes"])
-        result: Column = whole & fits & (threads % c["threads"] == 0)
+        result: Column = whole & (held <= sm.accumulators)
         return result
 
+    most = 2 * sm.warps_issued_per_cycle
+    columns = [n for n in range(1, most + 1) if found.wide % n == 0]
+    across = [n for n in range(1, sm.warp + 1) if found.channels % n == 0]
+    every = [found.channels // lanes for lanes in doublings(found.widest)]
     return Space(
         Plan,
         {
-            "columns": doublings(sm.warps_issued_per_cycle),
+            "columns": columns,
             "lanes": doublings(found.widest)[::-1],
             "threads": preferring(USUAL_THREADS // 2, doublings(USUAL_THREADS, sm.warp)),
+            "across": tuple(dict.fromkeys([*every, *across[::-1]])),
         },
         legal,
     )
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Instruction issue or memory bandwidth, whichever is larger, and the latency of a thread's
-    loads."""
+    """Instruction issue, memory or L2 bandwidth, the dispatch of blocks, or the latency of loads
+    that have no registers to be in flight together: whichever is largest."""
     sm = multiprocessor_of(context.target)
     results = found.images * found.wide * found.channels
-    blocks = results / (c["columns"] * c["lanes"] * c["threads"])
+    each = c["columns"] * c["lanes"]  # results of a thread
+    blocks = ceildiv(results // each, c["threads"])
     positions = found.kernel_y * found.kernel_x
-    seen = found.kernel_y * ((c["columns"] - 1) * found.stride + found.kernel_x)
+    seen = (c["columns"] - 1) * found.stride + found.kernel_x
     # Each loaded element is widened; each result goes through the epilogue and is rounded.
-    loads = (seen + positions) * (c["lanes"] + 2.0)
-    own = loads + (positions + 4.0) * c["columns"] * c["lanes"]
-    waves = ceildiv(blocks, sm.count)
-    issue = waves * c["threads"] / sm.warp * own / sm.warps_issued_per_cycle
+    loads = found.kernel_y * seen + positions
+    own = loads * (c["lanes"] + 2.0) + (positions + 4.0) * each
+    in_turn = ceildiv(blocks, sm.count)
+    issue = in_turn * c["threads"] / sm.warp * own / sm.warps_issued_per_cycle
     moved = found.element_bytes * results * (1.0 + found.stride**2)
+    # Neighbouring tiles of a block find each other's pixels in L1.
+    side = np.minimum(np.maximum(1, c["threads"] // c["across"]), found.wide // c["columns"])
+    pixels = found.kernel_y * ((side * c["columns"] - 1) * found.stride + found.kernel_x)
+    fetched = (pixels + positions) * found.element_bytes * c["lanes"] * c["threads"] / side
+    words = loads * c["lanes"] * found.element_bytes / 4
+    held = each + 1.5 * np.minimum(words, sm.accumulators)
+    registers = np.minimum(sm.registers / sm.block_threads, held)
+    ready = np.minimum(sm.threads, sm.registers / registers) // c["threads"]
+    resident = np.clip(ready, 1, sm.blocks)
+    by_rows = _lines_words(found, c["columns"], c["lanes"]) > sm.registers // sm.block_threads
+    rounds = np.where(by_rows, found.kernel_y, np.ceil(words / sm.accumulators))
     idle = np.maximum(0.0, 2.0 * sm.count - blocks) / (2.0 * sm.count)
-    return Cost.of(
-        launch=sm.launch_cycles,
-        work=np.maximum(issue, moved / sm.memory_bytes_per_cycle),
-        idle=idle * sm.global_latency_cycles,
+    least = (
+        moved / sm.memory_bytes_per_cycle,
+        in_turn * fetched / sm.l2_bytes_per_cycle,
+        in_turn * sm.dispatch_cycles,
+        ceildiv(blocks, sm.count * resident) * rounds * sm.global_latency_cycles,
     )
+    work = issue
+    for limit in least:
+        work = np.maximum(work, limit)
+    return Cost.of(launch=sm.launch_cycles, work=work, idle=idle * sm.global_latency_cycles)
 
 
 # ------------------------------------------------------------------------------------ schedule
@@ -187,8 +211,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     batch, y, x, channel = (nest.loops[at] for at in nest.spatial)
     *units, r0, r1 = (nest.loops[at] for at in nest.reduce)
     xo, xi = sch.split(x, [None, plan.columns])
-    co, lane = sch.split(channel, [None, plan.lanes])
-    sch.reorder(batch, y, xo, co, *units, r0, r1, xi, lane)
+    far, co, lane = sch.split(channel, [None, plan.across, plan.lanes])
+    sch.reorder(batch, y, far, xo, co, *units, r0, r1, xi, lane)
     done += _fuse_epilogue(sch, reference, co, plan.lanes)
     if found.padded is not None:
         sch.set_scope(found.padded, 0, "local")
@@ -199,19 +223,23 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     start = sch.decompose_reduction(reference, first)
     _unroll_thread(sch, start, co, plan.lanes)
     # Kernel rows stay a loop where the loads of all of them exceed the registers.
-    rows = () if _lines_words(found, plan) > sm.registers // sm.block_threads else (r0,)
+    rows = (
+        ()
+        if _lines_words(found, plan.columns, plan.lanes) > sm.registers // sm.block_threads
+        else (r0,)
+    )
     for loop in (*units, *rows, r1, xi):
         sch.unroll(loop)
     if plan.lanes > 1:
         sch.vectorize(lane)
-    bind_flat(sch, [batch, y, xo, co], plan.threads)
+    bind_flat(sch, [batch, y, far, xo, co], plan.threads)
     return (reference, start, *done)
 
 
-def _lines_words(found: Found, plan: Plan) -> int:
+def _lines_words(found: Found, columns: Any, lanes: Any) -> Any:
     """4-byte words of all pixels that a thread's windows read."""
-    seen = (plan.columns - 1) * found.stride + found.kernel_x
-    return found.kernel_y * seen * plan.lanes * found.element_bytes // 4
+    seen = (columns - 1) * found.stride + found.kernel_x
+    return found.kernel_y * seen * lanes * found.element_bytes // 4
 
 
 def _packed(sch: Schedule, found: Found) -> BlockRef:

@@ -26,7 +26,7 @@ from tilewright.rules.gpu.threads import (
     share_among_threads,
     units_first,
 )
-from tilewright.rules.match.epilogue import epilogue_blocks
+from tilewright.rules.match.epilogue import epilogue_blocks, is_repeated
 from tilewright.rules.match.nest import (
     Nest,
     block_of,
@@ -218,7 +218,7 @@ def by_threads(
 def fuse_epilogue(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
     """Keep results in registers through their elementwise consumers, fused at a loop."""
     consumers = _consumers(sch, block)
-    if not consumers:
+    if not consumers or any(is_repeated(sch, block, each) for each in consumers):
         return stored_at(sch, block, at)
     _make_local(sch, block)
     for reference in consumers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright import sym
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.sym import ONE, Const
 from tilewright.tensor.ir import SPATIAL, Block, Buffer, Load
@@ -20,6 +21,18 @@ def epilogue_blocks(sch: Schedule, block: BlockRef) -> list[BlockRef]:
         if nest_of(sch, reference) is None or not _keeps_lanes(body, made):
             return []
     return consumers
+
+
+def is_repeated(sch: Schedule, block: BlockRef, consumer: BlockRef) -> bool:
+    """Whether a consumer reads each result many times, such as a sum that scales all it is of: more
+    work than the threads that hold results should do."""
+    made = block_of(sch.function, block.name).writes[0].buffer
+    body = block_of(sch.function, consumer.name)
+    loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
+    own = {it.var for it in body.iters if it.extent is not ONE}
+    return any(
+        not any(sym.uses_var(at, {var}) for at in load.index) for load in loads for var in own
+    )
 
 
 def _keeps_lanes(body: Block, made: Buffer) -> bool:

@@ -13,7 +13,7 @@ concurrently it is not, unless each iteration has a private buffer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.sym import ONE, Context, Expr, Var
@@ -304,11 +304,20 @@ def _fills(writer: _Access, reader: _Access, ctx: Context) -> bool:
     """Whether all that is read in an iteration is certainly written in it, and before.
 
     The writer stands before the reader, so that is so in each iteration of the loops around both;
-    what either does while they run would not tell in which order.
+    what either does while they run would not tell in which order. Where a condition on those loops
+    that both have does not hold, neither runs.
     """
     common = _common_loops(writer, reader)
     inner = ctx.bind_all(loop_ranges(common))
-    filled = written_box(writer.block, writer.region, writer.loops[len(common) :], inner)
+    own = {loop.var for loop in writer.loops[len(common) :]}
+    same = set(sym.conjuncts(reader.block.predicate))
+    rest = [
+        cond
+        for cond in sym.conjuncts(writer.block.predicate)
+        if cond not in same or sym.uses_var(cond, own)
+    ]
+    block = replace(writer.block, predicate=sym.all_of(*rest))
+    filled = written_box(block, writer.region, writer.loops[len(common) :], inner)
     if filled is None:
         return False
     needed = read_box(reader.block, reader.region, reader.loops[len(common) :], inner)
