@@ -172,12 +172,13 @@ def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
     """The box touched over the variables' ranges, if it has no gaps."""
     if not ranges:
         return box
-    starts, counting = _counted([r.start for r in box.ranges], ranges, ctx)
-    inner = ctx.bind_all(counting)
+    if _counts_all(box, ranges, ctx):
+        return region_over(box, ranges, ctx)
+    inner = ctx.bind_all(ranges)
     indices: list[Expr] = []
     extents: dict[Var, Expr] = {}
-    for r, start in zip(box.ranges, starts, strict=True):
-        start = sym.simplify(start, inner)
+    for r in box.ranges:
+        start = sym.simplify(r.start, inner)
         if r.extent is not ONE:  # a tile: one more digit
             if sym.uses_var(r.extent, ranges):
                 return None
@@ -186,7 +187,7 @@ def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
             start = sym.add(start, digit)
         indices.append(start)
     zeros = {}
-    for variable, (first, stop) in counting.items():
+    for variable, (first, stop) in ranges.items():
         if any(sym.uses_var(index, {variable}) for index in indices):
             extents[variable] = sym.sub(stop, first)
             if first is not ZERO:
@@ -196,59 +197,29 @@ def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
     return region_over(box, ranges, ctx)
 
 
-def _counted(starts: list[Expr], ranges: Ranges, ctx: Context) -> tuple[list[Expr], Ranges]:
-    """The indices, and their variables, with a variable for each number that counts through loops
-    and has digits among them: what a fused loop, split again by other factors, was before.
-    Simplified by itself, each digit would depend on other parts of that number."""
-    single = {v: ZERO for v, span in ranges.items() if span == (ZERO, ONE)}
-    starts = [sym.substitute(at, single) for at in starts]
-    for number in {_dividend(at): None for at in starts if isinstance(at, (FloorDiv, FloorMod))}:
-        own = {v: span for v, span in ranges.items() if sym.uses_var(number, {v})}
-        count = None if isinstance(number, Var) else _count(number, own, ctx)
-        if count is not None:
-            whole = sym.var("counted")
-            counted = [_of_count(at, number, whole, ctx.bind_all(own)) for at in starts]
-            if not any(sym.uses_var(at, own) for at in counted):
-                kept = {v: span for v, span in ranges.items() if v not in own}
-                starts, ranges = counted, {**kept, whole: (ZERO, count)}
-    return starts, ranges
-
-
-def _of_count(index: Expr, number: Expr, whole: Expr, ctx: Context) -> Expr:
-    """An index with `whole` in place of a number of which it is a digit."""
-    dividend = _dividend(index)
-    if dividend is number:
-        return _with_dividend(index, whole)
-    scale = _scale_of(dividend, number, ctx)
-    return index if scale is None else _with_dividend(index, sym.floordiv(whole, scale))
-
-
-def _scale_of(leading: Expr, number: Expr, ctx: Context) -> Expr | None:
-    """The scale, if a number is that many times its leading digits and less than that more."""
-    used = sym.free_vars(leading)
-    whole, part = linear(number, used), linear(leading, used)
-    if not used or whole is None or part is None:
-        return None
-    variable = next(iter(used))
-    scale = sym.simplify(sym.floordiv(whole[0].get(variable, ZERO), part[0].get(variable, ONE)))
-    rest = sym.simplify(sym.sub(number, sym.mul(leading, scale)), ctx)
-    inside = sym.prove(sym.le(0, rest), ctx) and sym.prove(sym.lt(rest, scale), ctx)
-    return scale if inside else None
-
-
-def _count(number: Expr, ranges: Ranges, ctx: Context) -> Expr | None:
-    """The count, if a number counts from 0 through its loops."""
-    if any(first is not ZERO for first, _ in ranges.values()):
-        return None
-    if sym.simplify(sym.substitute(number, dict.fromkeys(ranges, ZERO))) is not ZERO:
-        return None  # it begins elsewhere, and may carry
+def _counts_all(box: Region, ranges: Ranges, ctx: Context) -> bool:
+    """Whether all indices are digits of one number that counts through the loops: what a fused
+    loop, split again by other factors, was before. Simplified by itself, each digit would depend
+    on other parts of that number."""
+    if not box.ranges:  # a scalar
+        return False
+    number = _dividend(box.ranges[0].start)
+    if any(r.extent is not ONE or _dividend(r.start) is not number for r in box.ranges):
+        return False
+    if isinstance(number, Var) or any(first is not ZERO for first, _ in ranges.values()):
+        return False
+    zeros: dict[Var, Expr] = dict.fromkeys(ranges, ZERO)
+    if sym.simplify(sym.substitute(number, zeros)) is not ZERO:
+        return False  # it begins elsewhere, and may carry
     extents = {variable: stop for variable, (_, stop) in ranges.items()}
     if not is_bijective((number,), extents, ctx):
-        return None
+        return False
     count: Expr = ONE
     for extent in extents.values():
         count = sym.mul(count, extent)
-    return count
+    whole = sym.var("counted")
+    digits = [_with_dividend(r.start, whole) for r in box.ranges]
+    return is_bijective(digits, {whole: count}, ctx)
 
 
 def _dividend(index: Expr) -> Expr:

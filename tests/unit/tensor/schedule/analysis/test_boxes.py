@@ -28,26 +28,11 @@ BOXES = {
         "%y * 2 + %i < n and %k * 3 + %l < m",
     ),
     "a fused loop": ("y 0..2, f 0..12", "%y * 3 + %f // 4, %f % 4", ""),
-    "a fused loop, split by what divides no axis": (
-        "y 0..1, i 0..9, k 0..4",
-        "(%i * 4 + %k) // 6, (%i * 4 + %k) % 6",
-        "",
-    ),
-    "its leading digit simplified": (
-        "y 0..1, i 0..9, k 0..4",
-        "%i // 3, (%i * 4 + %k) % 12",
-        "",
-    ),
     "a loop that starts elsewhere": ("y 0..3, i 2..7", "%y * 5 + %i, 1", ""),
     "a loop that drives nothing": ("y 0..3, i 0..4, r 0..5", "%i, %y", ""),
 }
 NO_BOXES = {
     "a part of a fused loop": ("y 0..3, f 0..4", "(%y * 4 + %f) // 6, (%y * 4 + %f) % 6", ""),
-    "leading digits of another number": (
-        "y 0..1, i 0..9, k 0..4",
-        "%i // 2, (%i * 4 + %k) % 12",
-        "",
-    ),
     "a diagonal": ("y 0..3, i 0..4", "%i, %i", ""),
     "gaps": ("y 0..3, i 0..4, k 0..2", "%i * 3 + %k, 0", ""),
     "another condition": ("y 0..3, i 0..4", "%i, 0", "%i % 2 == 0"),
