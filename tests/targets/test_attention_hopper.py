@@ -367,6 +367,30 @@ def test_narrow_heads_side_by_side_are_filled_up_with_zeros():
     np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
 
 
+def test_heads_whose_features_lie_apart_are_copied():
+    """Bulk copies of rows cannot read [batch, features, length, heads], also where they pad."""
+    model = graph.parse("""graph @main(%q0: f16[2, 32, 20, 2], %k0: f16[2, 32, 2, 36],
+                                       %v0: f16[2, 32, 2, 36], %m: f32[2, 2, 20, 36]) {
+      %q = transpose(%q0) {perm = (0, 3, 2, 1)}
+      %k = transpose(%k0) {perm = (0, 2, 3, 1)}
+      %v = transpose(%v0) {perm = (0, 2, 3, 1)}
+      %a = attention(%q, %k, %v, %m)
+      %y = transpose(%a) {perm = (0, 3, 2, 1)}
+      return %y
+    }""")
+    module = tw.compile(model, target=TARGET, cache=False)
+    kernels = module.program.kernels.values()
+    assert "attention_hopper" in [each.rule for k in kernels for each in k.decisions]
+    assert not any(kernel.fell_back for kernel in kernels)
+    random = np.random.default_rng(0)
+    shapes = [(2, 32, 20, 2), (2, 32, 2, 36), (2, 32, 2, 36)]
+    given = [random.standard_normal(shape).astype(np.float16) for shape in shapes]
+    given.append(random.standard_normal((2, 2, 20, 36), np.float32))
+    (want,) = graph.interpret(model, *given)
+    (out,) = fetched(module, on_host(module)(*given))
+    np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
+
+
 @pytest.mark.parametrize("keys", [256, 200])
 def test_few_queries_read_heads_side_by_side_where_they_lie(keys):
     """Whether or not keys are whole tiles, which queries are not."""

@@ -35,6 +35,30 @@ def test_blocks_share_a_sum(rows, length, vector):
     check(module, made, np.random.default_rng(0).standard_normal((rows, length), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "plan"),
+    [
+        (64, 64, "threads=64 per_result=8 vector=4 parts=1"),
+        (64, 48, "threads=128 per_result=4 vector=1 parts=1"),
+        (6, 64, "threads=64 per_result=32 vector=2 parts=1"),
+        (4096, 64, None),
+    ],
+)
+def test_a_block_has_several_short_sums(rows, length, plan):
+    module = graph.parse(f"""graph @main(%x: f32[{rows}, {length}]) {{
+      %s = mul(%x, %x)
+      %m = reduce_mean(%s) {{axes = (1,), keepdims = true}}
+      %y = sqrt(%m)
+      return %y
+    }}""")
+    choices = None if plan is None else {"m_sum": Choice("reduction", plan)}
+    made = schedule(lower_graph(module.main, "sum"), TARGET, choices=choices)
+    (chosen,) = [each.plan for each in made.decisions if each.rule == "reduction"]
+    assert "parts=1" in chosen
+    assert "per_result=1 " not in chosen
+    check(module, made, np.random.default_rng(0).standard_normal((rows, length), np.float32))
+
+
 def test_long_sums_are_shared_and_short_ones_are_not():
     for length, is_shared in ((1 << 20, True), (1 << 12, False), (1000 * 1000, True)):
         module = graph.parse(f"""graph @main(%x: f32[1, {length}]) {{

@@ -9,6 +9,9 @@
     conv(x: [n, c, h, w], w: [m, c, 1, 1])                is computed as
     conv(x: [n, c, h * w], w: [m, c, 1])
 
+    layer_norm(x: [n, h, w, c], s: [c]) {axis = 3}        is computed as
+    layer_norm(x: [n * h * w, c], s: [c]) {axis = 1}
+
 No data moves: row-major tensors are identical in memory. Tiling is along the innermost axis; a
 dynamic one may be short, such as the batch, even if the merged axis is long. Rows of an image
 rarely are whole register tiles.
@@ -32,11 +35,13 @@ from tilewright.sym import Const, Expr
 Shape = tuple[Expr, ...]
 AXES = ("axis", "axes")  # attributes that refer to axes
 PRODUCTS = ("matmul", "matmul_pieces")
+NORMS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "reduce_sum", "reduce_mean",
+         "reduce_max", "reduce_min")  # fmt: skip
 
 
 def collapse_axes(graph: Graph) -> Graph:
     """The body of a kernel with merged axes; the same graph if not possible."""
-    for step in (collapse_rows, _collapse_transpose, _collapse_positions):
+    for step in (collapse_rows, _collapse_transpose, _collapse_positions, _collapse_norms):
         made = step(graph)
         if made is not graph:
             return made
@@ -264,3 +269,44 @@ def _flattened(value: Value, places: Shape) -> Value | None:
 def _with_shape(value: Value | None, shape: Shape) -> Value:
     assert value is not None
     return Value(value.name, replace(value.tensor, shape=shape))
+
+
+# ------------------------------------------------------------------------------------ norms
+
+
+def _collapse_norms(graph: Graph) -> Graph:
+    """Merge the axes of rows that are normalized or reduced each by itself."""
+    along = {node: _axes_of_row(node) for node in graph.nodes if node.op in NORMS}
+    if not along or len(set(along.values())) > 1 or None in along.values():
+        return graph
+    ((lead, last),) = {each for each in along.values() if each is not None}
+    if len(lead) < 2 or not all(n in along or _keeps_rows(n, n) for n in graph.nodes):
+        return graph
+    made = {value: _of_rows(value, lead, last) for value in _values(graph)}
+    return _with_values(graph, made, axis=1, axes=tuple(range(1, 1 + last)))
+
+
+def _axes_of_row(node: Node) -> tuple[Shape, int] | None:
+    """The axes of the rows that a norm or a reduction treats alike, and the number of axes of
+    a row, which are the last ones and stay."""
+    shape = None if node.inputs[0] is None else node.inputs[0].tensor.shape
+    if shape is None or len(node.outputs) > 1 or not node.get("keepdims", True):
+        return None
+    rank, first = len(shape), node.get("axis")
+    given = node.get("axes") if first is None else range(first % rank, rank)
+    axes = sorted(axis % rank for axis in given or ())
+    return (shape[: axes[0]], len(axes)) if axes and axes == list(range(axes[0], rank)) else None
+
+
+def _of_rows(value: Value, lead: Shape, last: int) -> Value | None:
+    """A value with the axes of its rows merged; unchanged if all rows share it, None if it differs
+    from row to row in another way."""
+    of = value.type
+    if not isinstance(of, TensorType) or of.shape is None:
+        return None
+    if len(of.shape) <= last:
+        return value
+    rows, row = of.shape[:-last], of.shape[-last:]
+    if len(rows) != len(lead) or not all(map(sym.equal, rows, lead)):
+        return None
+    return _with_shape(value, (sym.simplify(reduce(sym.mul, rows)), *row))

@@ -121,3 +121,47 @@ def test_values_beside_a_transpose_keep_their_form(text, shapes):
     (want,) = interpret(model, *given)
     (got,) = tw.compile(model, threads=1)(*given)
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
+
+
+NORM = """%x: f32[4, n, 6], %s: f32[6], %b: f32[6]) -> (f32[4, n, 6]) {
+  %t = tanh(%x)
+  %y = layer_norm(%t, %s, %b) {axis = 2}
+  %z = add(%y, %x)
+  return %z
+}"""
+MEAN = """%x: f32[2, 3, 5, 6]) -> (f32[2, 3, 5, 6]) {
+  %q = mul(%x, %x)
+  %m = reduce_mean(%q) {axes = (2, 3), keepdims = true}
+  %y = div(%x, %m)
+  return %y
+}"""
+
+
+@pytest.mark.parametrize(("text", "rank"), [(NORM, 2), (MEAN, 3)])
+def test_rows_of_norms_become_one_axis(text, rank):
+    found = collapse_axes(body(text))
+    assert len(found.params[0].tensor.shape) == len(found.results[0].tensor.shape) == rank
+    rng = np.random.default_rng(0)
+    given = [
+        rng.standard_normal([getattr(dim, "value", 7) for dim in param.tensor.shape], np.float32)
+        for param in body(text).params
+    ]
+    (want,) = interpret(parse(f"graph @main({text}"), *given)
+    (out,) = tw.compile(parse(f"graph @main({text}"))(*given)
+    np.testing.assert_allclose(np.asarray(out), want, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NORM.replace("%b: f32[6]", "%b: f32[n, 6]")
+        .replace(", %b)", ")")
+        .replace("%y, %x", "%y, %b"),
+        NORM.replace("axis = 2", "axis = 1").replace("f32[6]", "f32[n, 6]"),  # one axis of rows
+        MEAN.replace("(2, 3)", "(1, 2)"),  # another axis within the row
+        MEAN.replace("= true", "= false").replace("div(%x, %m)", "neg(%x)"),
+    ],
+)
+def test_rows_that_differ_otherwise_stay(text):
+    graph = body(text)
+    assert collapse_axes(graph) is graph

@@ -7,7 +7,9 @@ Exporters flatten the rows of a tensor for a matmul and restore them afterwards:
 Elementwise operators and matmuls with a matrix of weights treat rows alike in any shape, so the
 last reshape can move up to the first one and merge with it. A reshape that splits a slice of each
 row, such as the heads of attention, moves before the slice: there it is free, and the slice is one
-of whole planes.
+of whole planes. Stacks of matrices whose two axes were merged for a product keep them:
+
+    matmul(reshape(x), reshape(y))      of [b * h, m, k] is one of [b, h, m, k]
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Items = tuple[int | Expr, ...]
 
 def cancel_reshapes(module: Module, ctx: PassContext) -> Module:
     """Before: reshape(relu(reshape(%x))).   After: relu(reshape(%x))."""
-    return rewrite_matches(module, (raised, split_before_slice))
+    return rewrite_matches(module, (raised, split_before_slice, stacked))
 
 
 def raised(node: Node, scope: Scope) -> Replacement:
@@ -79,6 +81,33 @@ def split_before_slice(node: Node, scope: Scope) -> Replacement:
         return every, plane, remade(node, "reshape", plane.output, shape=(*rows, heads, size))
     every = scope.new("reshape", part.inputs[0], like=node, shape=(*rows, whole // size, size))
     return every, remade(node, "slice", every.output, **_bounds(axis, start // size, heads))
+
+
+def stacked(node: Node, scope: Scope) -> Replacement:
+    """A product of matrices along two axes that both operands had merged into one."""
+    shapes = [shape_of(value) if value is not None else None for value in node.inputs]
+    if node.op != "matmul" or any(shape is None or len(shape) != 3 for shape in shapes):
+        return None
+    sources = [scope.producer(value, "reshape") for value in node.inputs]
+    before = [None if each is None else _whole_shape(each.inputs[0]) for each in sources]
+    if any(shape is None or len(shape) < 4 for shape in before):
+        return None
+    (b, h, *_), other = before[0] or (), before[1] or ()
+    stacks = [sym.mul(b, h), sym.mul(other[0], other[1]), *[(shape or ())[0] for shape in shapes]]
+    same = sym.equal(b, other[0]) and sym.equal(h, other[1])
+    if not same or not all(sym.equal(stacks[0], each) for each in stacks):
+        return None
+    nodes = []
+    for source, shape in zip(sources, shapes, strict=True):
+        apart = items_of((b, h, *(shape or ())[1:]))
+        nodes.append(scope.new("reshape", source.inputs[0], like=node, shape=apart))  # type: ignore[union-attr]
+    product = make_node("matmul", [each.output for each in nodes], {}, node.loc)
+    merged = remade(node, "reshape", product.output, shape=items_of(shape_of(node.output) or ()))
+    return *nodes, product, merged
+
+
+def _whole_shape(value: Value | None) -> tuple[Expr, ...] | None:
+    return None if value is None else shape_of(value)
 
 
 def _bounds(axis: int, start: int, count: int) -> dict[str, Attribute]:

@@ -22,7 +22,7 @@ from tilewright.graph.op import BROADCAST
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import items_of
 from tilewright.graph.visit import Instead, map_graphs, rewrite_by
-from tilewright.sym import ONE
+from tilewright.sym import ONE, Const
 
 Array = np.ndarray[Any, Any]
 
@@ -224,6 +224,27 @@ def constant_right(node: Node, around: Definitions) -> Made:
     return replace(node, inputs=(b, a))
 
 
+def gather_as_slice(node: Node, around: Definitions) -> Made:
+    """A gather by constant indices of equal steps is a slice."""
+    if node.op != "gather" or node.inputs[0] is None:
+        return None
+    indices, shape = around.constant(node.inputs[1]), node.inputs[0].tensor.shape
+    if indices is None or indices.ndim != 1 or indices.size == 0 or not shape:
+        return None
+    axis = node["axis"] % len(shape)
+    dim = shape[axis]
+    if not isinstance(dim, Const):
+        return None
+    places = indices.astype(np.int64)
+    places = np.where(places < 0, places + dim.value, places)
+    first, last = int(places[0]), int(places[-1])
+    step = int(places[1]) - first if len(places) > 1 else 1
+    if first < 0 or last >= dim.value or step < 1 or (np.diff(places) != step).any():
+        return None
+    how = {"starts": (first,), "ends": (last + 1,), "axes": (axis,), "steps": (step,)}
+    return _remade(node, "slice", node.inputs[0], **how)
+
+
 def power_as_product(node: Node, around: Definitions) -> Made:
     """x ** 2 = x * x."""
     if node.op != "pow" or node.inputs[0] is None or node.inputs[0].type != node.output.type:
@@ -246,5 +267,6 @@ RULES: tuple[Callable[[Node, Definitions], Made], ...] = (
     flatten_concat,
     expand_in_operand,
     constant_right,
+    gather_as_slice,
     power_as_product,
 )

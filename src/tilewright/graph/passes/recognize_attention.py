@@ -2,10 +2,10 @@
 
 The scores of all queries and keys then need not pass through memory. Scales by a number, of the
 scores or of either operand before it was moved, become the operator's, and so does a tanh that caps
-them; what is added is its mask, of several known ones their sum, and a mask known to hide exactly
-the keys after each query is `causal`; of dynamic sizes, where it compares places of keys with
-places of queries. A choice between scores and a number so low that it counts for nothing is the sum
-with a mask. Heads that are copies of fewer heads share them.
+them; what is added is its mask, scaled where the sum is, of several known ones their sum, and a
+mask known to hide exactly the keys after each query is `causal`; of dynamic sizes, where it
+compares places of keys with places of queries. A choice between scores and a number so low that it
+counts for nothing is the sum with a mask. Heads that are copies of fewer heads share them.
 
 Where a mask hides every key from a query with minus infinity, softmax gives NaN and attention 0.
 """
@@ -52,6 +52,15 @@ def recognize_attention(module: Module, ctx: PassContext) -> Module:
     )
 
 
+@dataclass(frozen=True)
+class _Hidden:
+    """Scores are this low where a condition does not hold; or, of `is_where`, where it does."""
+
+    cond: Value
+    low: float
+    is_where: bool
+
+
 @dataclass
 class _Scores:
     """How scores come about, outermost step first."""
@@ -61,7 +70,9 @@ class _Scores:
     scale: float = 1.0
     softcap: float = 0.0  # they become softcap * tanh(score / softcap)
     mask: Value | None = None
-    hidden: tuple[Value, float] | None = None  # where not this condition, the score is that low
+    more: list[Value] = field(default_factory=list)  # masks
+    times: float = 1.0  # what these are multiplied by before they are added
+    hidden: _Hidden | None = None
     known: Array | None = None  # the sum of masks, in place of one
 
 
@@ -181,6 +192,13 @@ def _without_guard(value: Value | None, scope: Scope) -> Value | None:
 
 def _scores(value: Value | None, scope: Scope) -> _Scores | None:
     """Follow scores back to the product of queries and keys."""
+    inner, factor = _without_scale(value, scope)
+    if inner is not value and scope.producer(inner, "add") is not None:
+        found = _scores(inner, scope)
+        if found is None or found.hidden is not None or found.softcap:
+            return None
+        found.scale, found.times = found.scale * factor, factor
+        return found
     node = scope.producer(value, "add", "where", "mul", "div", "matmul")
     if node is None or value is None or not scope.is_used_once(value):
         return None
@@ -188,20 +206,31 @@ def _scores(value: Value | None, scope: Scope) -> _Scores | None:
         return _operands(node, scope)
     if node.op == "where":
         cond, kept, other = node.inputs
+        is_where = scope.number(kept) is not None
+        kept, other = (other, kept) if is_where else (kept, other)
         low = scope.number(other)
-        found = _scaled(kept, scope)
+        found = _scaled(kept, scope) or _added(kept, scope)
         if found is None or cond is None or low is None or low > HIDDEN_SCORE:
             return None
-        found.hidden = (cond, low)
+        found.hidden = _Hidden(cond, low, is_where)
         return found if _same(value, kept) else None
-    if node.op == "add":
-        for kept, mask in (node.inputs, node.inputs[::-1]):
-            found = _scaled(kept, scope)
-            if found is not None and mask is not None and _same(value, kept):
-                found.mask = mask
-                return found
+    return _added(value, scope) if node.op == "add" else _scaled(value, scope)
+
+
+def _added(value: Value | None, scope: Scope) -> _Scores | None:
+    """Scores to which masks are added."""
+    node = scope.producer(value, "add")
+    if node is None or value is None or not scope.is_used_once(value):
         return None
-    return _scaled(value, scope)
+    for kept, mask in (node.inputs, node.inputs[::-1]):
+        found = _scaled(kept, scope) or _added(kept, scope)
+        if found is None or mask is None or not _same(value, kept):
+            continue
+        if scope.number(mask) != 0:
+            found.more += [] if found.mask is None else [mask]
+            found.mask = found.mask or mask
+        return found
+    return None
 
 
 def _masked_again(value: Value | None, scope: Scope) -> _Scores | None:
@@ -327,7 +356,7 @@ class _Made:
         attributes: dict[str, Attribute] = {"scale": scores.scale}
         if scores.softcap:
             attributes["softcap"] = scores.softcap
-        mask = self._mask(scores, attributes)
+        mask = self._mask(replace(scores, mask=self._sum(scores), more=[]), attributes)
         inputs = (q, k, v) if mask is None else (q, k, v, mask)
         if rank == 4:
             self.nodes.append(remade(self.root, "attention", *inputs, **attributes))
@@ -387,13 +416,25 @@ class _Made:
             return value
         return self._add("reshape", value, shape=(*[1] * (4 - rank), *_items(value)))
 
+    def _sum(self, scores: _Scores) -> Value | None:
+        """All masks that are added to the scores, as one."""
+        total = scores.mask
+        for mask in scores.more:
+            total = self._add("add", total, mask, hint="mask")
+        if total is not None and scores.times != 1.0:
+            times = np.array(scores.times, scores.q.tensor.dtype.numpy)
+            self.nodes.append(self.scope.new_constant(times, "times", self.root))
+            total = self._add("mul", total, self.nodes[-1].output, hint="mask")
+        return total
+
     def _mask(self, scores: _Scores, attributes: dict[str, Attribute]) -> Value | None:
         """What is added to the scores, unless it is said by attributes."""
-        known, shown = scores.known, None if scores.hidden is None else scores.hidden[0]
-        if scores.hidden is not None:
-            seen = self.scope.constant(shown)
-            if seen is not None:
-                known = np.where(seen, 0.0, scores.hidden[1])
+        known, shown, hidden = scores.known, None, scores.hidden
+        if hidden is not None:
+            shown = None if hidden.is_where else hidden.cond
+            cond = self.scope.constant(hidden.cond)
+            if cond is not None:
+                known = np.where(cond != hidden.is_where, 0.0, hidden.low)
         elif scores.mask is not None:
             known = self.scope.constant(scores.mask)
             shown = _shown(scores.mask, self.scope)
@@ -403,27 +444,30 @@ class _Made:
         if past is not None:
             attributes["causal"] = True
             attributes["past"] = past
-            return None
+            return None if hidden is None else scores.mask
         if scores.known is not None:
             self.nodes.append(self.scope.new_constant(scores.known, "mask", self.root))
             return self.nodes[-1].output
-        if scores.hidden is None:
+        if hidden is None:
             seen = _known_mask(scores.mask, self.scope)
             if seen is None or known is not None:
                 return scores.mask
             self.nodes.append(self.scope.new_constant(seen, "mask", self.root))
             return self.nodes[-1].output
-        return self._hidden(scores.q, *scores.hidden)
+        return self._hidden(scores.q, hidden, scores.mask)
 
-    def _hidden(self, like: Value, cond: Value, low: float) -> Value:
-        """0 where the condition holds, else a number that hides: added to any score, the least one
-        gives itself, so that a query without keys has equal weights, as by the choice."""
+    def _hidden(self, like: Value, hidden: _Hidden, mask: Value | None) -> Value:
+        """The mask, or 0, where scores are seen, else a number that hides: added to any score, the
+        least one gives itself, so that a query without keys has equal weights, as by the choice."""
         of = like.tensor.dtype.numpy
-        low = low if low == -np.inf else like.tensor.dtype.min_finite
-        zero = self.scope.new_constant(np.zeros((), of), "zero", self.root)
-        hidden = self.scope.new_constant(np.array(low, of), "hidden", self.root)
-        self.nodes += [zero, hidden]
-        return self._add("where", cond, zero.output, hidden.output, hint="mask")
+        low = hidden.low if hidden.low == -np.inf else like.tensor.dtype.min_finite
+        least = self.scope.new_constant(np.array(low, of), "hidden", self.root)
+        self.nodes.append(least)
+        if mask is None:
+            self.nodes.append(self.scope.new_constant(np.zeros((), of), "zero", self.root))
+            mask = self.nodes[-1].output
+        choices = (least.output, mask) if hidden.is_where else (mask, least.output)
+        return self._add("where", hidden.cond, *choices, hint="mask")
 
 
 def _items(value: Value) -> tuple[int | Expr, ...]:

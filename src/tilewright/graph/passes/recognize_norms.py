@@ -27,7 +27,8 @@ from tilewright.sym import ONE
 
 def recognize_norms(module: Module, ctx: PassContext) -> Module:
     """Before: %d = sub(%x, mean(%x)); ...; %y = div(%d, %s).   After: %y = layer_norm(%x)."""
-    return rewrite_matches(module, RULES)
+    whole = rewrite_matches(module, RULES)
+    return rewrite_matches(whole, (unscaled_rms_norm,))
 
 
 X = Any("x")
@@ -141,10 +142,8 @@ def rms_norm(node: Node, scope: Scope) -> Replacement:
 
 
 def unscaled_rms_norm(node: Node, scope: Scope) -> Replacement:
-    """The same without a scale: one of ones was left out. A product behind it may be by its scale,
-    and is looked at first."""
-    if node.op not in ("div", "mul") or scope.is_used_by(node.output, "mul"):
-        return None
+    """The same without a scale: one of ones was left out. Looked for last, since a product behind
+    it may be by its scale."""
     for pattern in UNSCALED_RMS_NORMS:
         found = scope.match_node(pattern, node)
         if found is None or not scope.is_private(found, node):
@@ -198,4 +197,4 @@ def log_of_softmax(node: Node, scope: Scope) -> Replacement:
     return (remade(node, "log_softmax", found["x"], axes=found["softmax"]["axes"]),)
 
 
-RULES = (layer_norm, rms_norm, unscaled_rms_norm, scale_of_norm, softmax, log_of_softmax)
+RULES = (layer_norm, rms_norm, scale_of_norm, softmax, log_of_softmax)

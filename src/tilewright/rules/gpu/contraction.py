@@ -14,13 +14,14 @@ adds up.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WARP, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import (
     ceildiv,
@@ -81,6 +82,7 @@ class Problem:
     element_bytes: int
 
 
+ENOUGH_ROWS = 2 * WARP  # of a tile
 MAX_UNROLLED = 512  # multiply-adds without a branch
 
 
@@ -121,10 +123,22 @@ def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
     """The iterators that are tiled: m, y, x, k."""
     rows = [at for at in found.m if found.nest.extent(at) is not ONE]
     columns = [at for at in found.n if found.nest.extent(at) is not ONE]
-    m = max(rows, key=found.nest.guess) if rows else None
+    m = _rows_of(found, rows) if rows else None
     x = columns[-1] if columns else found.n[-1]
     y = columns[-2] if len(columns) > 1 else None
     return m, y, x, found.k[0]
+
+
+def _rows_of(found: Contraction, rows: Sequence[int]) -> int:
+    """Of iterators with enough rows for tiles, the one whose rows lie nearest to each other."""
+
+    def apart(at: int) -> int:
+        stride = found.stride(found.a, at)
+        return int(stride.value) if isinstance(stride, Const) else sys.maxsize
+
+    most = max(map(found.nest.guess, rows))
+    enough = [at for at in rows if found.nest.guess(at) >= min(most, ENOUGH_ROWS)]
+    return min(enough, key=apart)
 
 
 def problem_of(found: Contraction) -> Problem:

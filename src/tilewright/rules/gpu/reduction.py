@@ -4,7 +4,7 @@
 
 Threads that share a result leave partial sums in shared memory; a few of them combine those, and
 one thread the rest. A few long sums are split across several blocks each, whose partial results a
-further kernel reduces.
+further kernel reduces. Of many short sums along memory a block has several, one per threadIdx.y.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
+from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import parts_along
 from tilewright.rules.gpu.threads import (
@@ -49,7 +49,7 @@ class Plan:
     """How a reduction is distributed."""
 
     threads: int  # per block
-    per_result: int  # threads per result; 1: each thread has results of its own
+    per_result: int  # threads per result, all of the block or some; 1: it has results of its own
     vector: int = 1  # neighbouring elements per access
     parts: int = 1  # blocks per result
 
@@ -63,6 +63,7 @@ class Found:
     length: int
     widest: int  # elements along the reduction per access, at most
     own: int  # extent of the innermost reduction loop, which vectors divide
+    is_along: bool  # what it reads lies along that loop
     element_bytes: int  # read per step
     is_scan: bool  # each step depends on the one before
     is_open: bool  # an extent is dynamic
@@ -82,6 +83,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         total(nest, nest.reduce),
         _widest(nest, context),
         nest.guess(nest.reduce[-1]),
+        any(access.stride(nest.var(nest.reduce[-1])) is ONE for access in nest.reads),
         sum(access.buffer.dtype.size_bytes for access in nest.reads),
         any(it.kind == SCAN for it in nest.block.iters),
         nest.is_dynamic(list(nest.loops)),
@@ -94,14 +96,21 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         alone = (c["per_result"] == 1) & (c["vector"] == 1) & (c["parts"] == 1)
-        each = found.length // (c["threads"] * c["parts"])
+        each = found.length // (c["per_result"] * c["parts"])
         whole = (each > 0) & (each % c["vector"] == 0) & (found.own % np.maximum(1, each) == 0)
         shared = (c["per_result"] == c["threads"]) & ((c["vector"] == 1) | whole)
-        shared &= (found.length >= 2 * WARP) & (not found.is_scan)
+        shared &= found.length >= 2 * WARP
         # Parts are whole rounds of all threads, or split by single elements.
         even = found.length % (c["threads"] * c["parts"]) == 0
         shared &= (c["parts"] == 1) | even | (c["vector"] == 1)
-        result: Column = (alone | shared) & ((c["threads"] == WARP) | (not found.is_scan))
+        # A block of several results waits at barriers: no more warps than can issue.
+        results = _results(c)
+        beside = (c["per_result"] > 1) & (c["per_result"] <= WARP) & (c["parts"] == 1)
+        beside &= (results > 1) & (c["threads"] <= WARP * sm.warps_issued_per_cycle)
+        beside &= whole & (found.length % (c["per_result"] * c["vector"]) == 0)
+        beside &= (found.results % results == 0) & found.is_along & (not found.is_open)
+        several = (shared | beside) & (not found.is_scan)
+        result: Column = (alone | several) & ((c["threads"] == WARP) | (not found.is_scan))
         return result
 
     threads = doublings(USUAL_THREADS, WARP)[::-1]
@@ -109,30 +118,44 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     resident = sm.count * (sm.threads // USUAL_THREADS)
     most = 1 if found.is_open else max(1, resident // found.results)
     return Space(Plan, {
-        "threads": threads, "per_result": (*threads, 1), "vector": doublings(found.widest)[::-1],
+        "threads": threads, "per_result": doublings(USUAL_THREADS)[::-1],
+        "vector": doublings(found.widest)[::-1],
         "parts": (1, *[parts for parts in doublings(most) if parts >= WARP]),
     }, legal)  # fmt: skip
 
 
+def _results(c: Columns) -> Column:
+    """Results of a block, unless each thread has its own."""
+    found: Column = np.maximum(1, c["threads"] // c["per_result"])
+    return found
+
+
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Memory; the steps of the slowest thread, hidden where results alone occupy the GPU; barriers
-    of threads that share a result; idle multiprocessors; the kernel that combines parts."""
+    of threads that share a result; idle multiprocessors; the kernel that combines parts; lines that
+    a warp's threads, each along its own, read piece by piece."""
     sm, cores = multiprocessor_of(context.target), context.target.cores
     alone = c["per_result"] == 1
     hidden = alone & (found.results >= cores * USUAL_THREADS)
     meeting = 10.0 * sm.warps_issued_per_cycle + 4.0 * np.log2(c["per_result"])
     idle = np.maximum(0.0, cores * c["threads"] - found.results) / cores
     moved = 1.0 * found.results * found.length * found.element_bytes
-    blocks = found.results * c["parts"]
+    blocks = found.results * c["parts"] / _results(c)
     busy = np.minimum(blocks, sm.count)
     rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.own_memory_bytes_per_cycle)
+    memory = moved / np.where(alone, sm.memory_bytes_per_cycle, rate)
+    dispatch = blocks / sm.count * sm.dispatch_cycles
+    lines = min(sm.warp, sm.warp * found.length * found.element_bytes / LINE_BYTES)
+    lines *= found.results / sm.warp * found.length / sm.count if found.is_along else 0.0
     return Cost.of(
         launch=np.where(c["parts"] > 1, 2.0, 1.0) * sm.launch_cycles,
-        memory=moved / np.where(alone, sm.memory_bytes_per_cycle, rate),
+        memory=memory,
         steps=np.where(hidden, 0.0, found.length / c["per_result"] / c["parts"]),
         loads=np.where(alone, 0.0, 1.0 / c["vector"]),
         meeting=np.where(alone, 0.0, meeting),
         idle=np.where(alone, idle / USUAL_THREADS, 0.0),
+        dispatch=np.where(alone, 0.0, np.maximum(0.0, dispatch - memory)),
+        lines=np.where(alone, lines, 0.0),
     )
 
 
@@ -234,10 +257,11 @@ def _standalone_step(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[Bl
 
 
 def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tuple[BlockRef, ...]:
-    """A thread block per result."""
+    """A thread block per result, or per several."""
     consumers = _consumers(sch, reference)
     reduce = [nest.loops[at] for at in nest.reduce]
-    parts = factored(sch, reference, reduce, plan.threads, plan.vector)
+    threads = plan.per_result
+    parts = factored(sch, reference, reduce, threads, plan.vector)
     left = own_nest(sch, reference)
     if left is None:
         raise ScheduleError("TW2705", f"the loops of @{reference.name} are not its own")
@@ -247,14 +271,21 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
         row = fused(sch, spatial)
     else:
         row = sch.add_unit_loop(left.loops[left.reduce[0]])
+    block, is_beside = row, plan.threads > threads
+    if is_beside:
+        block, row = sch.split(row, [None, plan.threads // threads])
     for part in reversed(parts):
         sch.compute_at(part, row)
     for each in consumers:
         sch.reverse_compute_at(each, row)
-    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=bool(consumers))
+    stored = share_parts(
+        sch, reference, parts, row, threads, for_all=bool(consumers), beside=is_beside
+    )
     for each in consumers:
-        finish(sch, each, row, plan.threads)
-    sch.bind(row, "blockIdx.x")
+        finish(sch, each, row, threads)
+    if is_beside:
+        sch.bind(row, "threadIdx.y")
+    sch.bind(block, "blockIdx.x")
     return (*parts, *stored, reference, *consumers)
 
 

@@ -97,7 +97,7 @@ def fold_padding(fn: Function, ctx: PassContext) -> Function:
 def _is_folded(fn: Function, made: Padding) -> bool:
     """Whether only bulk copies read a padded buffer, all of boxes that they can read from the
     source."""
-    if not can_copy(made.source) or not is_only_copied(fn, made.block, made.padded):
+    if not is_only_copied(fn, made.block, made.padded):
         return False
     regions = [
         region
@@ -110,7 +110,8 @@ def _is_folded(fn: Function, made: Padding) -> bool:
 
 
 def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
-    """A block that copies a buffer and writes zero beyond its extents."""
+    """A block that copies a buffer and writes zero beyond its extents, if bulk copies of rows and
+    columns can read that buffer instead."""
     if not isinstance(stmt, Block) or not isinstance(stmt.body, Store):
         return None
     value, index = stmt.body.value, stmt.body.index
@@ -132,7 +133,11 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
         # interleaved heads, a copy would read the next head's columns there.
         if own[0] is inside.index[-1] and len(axes) > 1 and inside.index[-2] is not iters[-2]:
             return None
-    return Padding(stmt, stmt.body.buffer, inside.buffer, iters, inside.index)
+    made = Padding(stmt, stmt.body.buffer, inside.buffer, iters, inside.index)
+    rank = len(iters)
+    extents = (ONE,) * (rank - 2) + (sym.const(2),) * min(2, rank)
+    box = Region(made.padded, tuple([Range(sym.ZERO, extent) for extent in extents]))
+    return made if can_copy(made.source) and made.moved(box) is not None else None
 
 
 def is_only_copied(
