@@ -122,8 +122,8 @@ THIRD = ("convformer_s18", "efficientnet_lite0", "rexnet_100", "lcnet_100", "sel
          "ese_vovnet19b_dw", "nf_resnet50", "halonet26t", "lambda_resnet26t", "botnet26t_256",
          "convit_tiny", "xception41", "dla34", "swinv2_tiny_window8_256",
          "maxxvit_rmlp_nano_rw_256", "mobilevitv2_050", "rdnet_tiny", "starnet_s1",
-         "mambaout_femto", "swiftformer_xs", "fasternet_t0", "hgnetv2_b0", "nest_tiny", "resmlp_12_224", "repvit_m0_9",
-         "nasnetalarge")  # fmt: skip
+         "mambaout_femto", "swiftformer_xs", "fasternet_t0", "hgnetv2_b0", "nest_tiny",
+         "resmlp_12_224", "repvit_m0_9", "nasnetalarge")  # fmt: skip
 THIRD_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
     "convbert": ("convbert", {"num_hidden_layers": 6}, TOKENS),
     "fnet": ("fnet", {}, TOKENS),
