@@ -9,6 +9,10 @@
     conv(x: [n, c, h, w], w: [m, c, 1, 1])                is computed as
     conv(x: [n, c, h * w], w: [m, c, 1])
 
+    conv(x: [n, g * c, h, w], w: [g * m, c, 1, 1]) {groups = g}
+                                                          is computed as
+    matmul(w: [g, m, c], x: [n, g, c, h * w])
+
 No data moves: row-major tensors are identical in memory. Tiling is along the innermost axis; a
 dynamic one may be short, such as the batch, even if the merged axis is long. Rows of an image
 rarely are whole register tiles.
@@ -22,6 +26,8 @@ from functools import reduce
 from typing import Any
 
 from tilewright import sym
+from tilewright.base.dtype import F32
+from tilewright.graph.build import make_node
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
@@ -35,8 +41,9 @@ PRODUCTS = ("matmul", "matmul_pieces")
 
 
 def collapse_axes(graph: Graph) -> Graph:
-    """The body of a kernel with merged axes; the same graph if not possible."""
-    for step in (collapse_rows, _collapse_transpose, _collapse_positions):
+    """The body of a kernel with merged axes, and those of groups apart; the same graph if not
+    possible."""
+    for step in (collapse_rows, _collapse_transpose, _collapse_positions, split_groups):
         made = step(graph)
         if made is not graph:
             return made
@@ -225,6 +232,8 @@ def _collapse_positions(graph: Graph) -> Graph:
     shape, taps = (None if each is None else each.tensor.shape for each in (x, w))
     if shape is None or taps is None or not _is_pointwise(node, taps):
         return graph
+    if node.get("groups", 1) > 1:
+        return graph  # see `split_groups`
     places = shape[2:]
     if len(places) < 2:
         return graph
@@ -237,16 +246,16 @@ def _collapse_positions(graph: Graph) -> Graph:
 
 
 def _is_pointwise(node: Node, taps: Shape) -> bool:
-    """Whether a channels-first convolution of one group is 1x1 with stride 1 and no padding."""
-    if node.get("layout") == CHANNELS_LAST or node.get("winograd") or node.get("groups", 1) > 1:
+    """Whether a channels-first convolution is 1x1 with stride 1 and no padding."""
+    if node.get("layout") == CHANNELS_LAST or node.get("winograd"):
         return False
     steps = (*node["strides"], *(1 + each for each in node["pads"]))
     return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}
 
 
-def _flattened(value: Value, places: Shape) -> Value | None:
-    """A value with its trailing axes merged, if they are the image's or all of extent 1; unchanged
-    if scalar, None otherwise."""
+def _flattened(value: Value, places: Shape, groups: int = 1) -> Value | None:
+    """A value with its trailing axes merged, if they are the image's or all of extent 1, and its
+    channels apart by group; unchanged if scalar, None otherwise."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
@@ -258,9 +267,75 @@ def _flattened(value: Value, places: Shape) -> Value | None:
     is_one = rest >= 0 and all(dim is sym.ONE for dim in last)
     if not is_image and not is_one:
         return None
-    return _with_shape(value, (*of.shape[:rest], sym.simplify(reduce(sym.mul, last))))
+    lead = of.shape[:rest]
+    if groups > 1 and lead:
+        lead = (*lead[:-1], *_by_group(lead[-1], groups))
+    return _with_shape(value, (*lead, sym.simplify(reduce(sym.mul, last))))
+
+
+def _by_group(channels: Expr, groups: int) -> Shape:
+    """The axes of a group and of a channel in it; channels may be broadcast."""
+    if channels is sym.ONE:
+        return sym.ONE, sym.ONE
+    return sym.const(groups), sym.simplify(sym.floordiv(channels, groups))
 
 
 def _with_shape(value: Value | None, shape: Shape) -> Value:
     assert value is not None
     return Value(value.name, replace(value.tensor, shape=shape))
+
+
+# --------------------------------------------------------------------------------------- groups
+
+
+def split_groups(graph: Graph) -> Graph:
+    """Make a grouped pointwise convolution of a channels-first image a batch of GEMMs: the rows of
+    a group are its channels, the columns are positions."""
+    found = [node for node in graph.nodes if node.op == "conv"]
+    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+        return graph
+    (node,) = found
+    x, w, bias = (*node.inputs, None)[:3]
+    if x is None or w is None or not _has_group_matrices(node, w):
+        return graph
+    places, groups = (x.tensor.shape or ())[2:], int(node["groups"])
+    others = [each for each in graph.nodes if each is not node]
+    if any(value is not None and value in each.inputs for each in others for value in (w, bias)):
+        return graph
+    rows, inner = (w.tensor.shape or ())[:2]
+    shapes = {w: (*_by_group(rows, groups), inner)}
+    if bias is not None:
+        shapes[bias] = (*_by_group(rows, groups), sym.ONE)
+    made = {
+        value: _with_shape(value, shapes[value])
+        if value in shapes
+        else _flattened(value, places, groups)
+        for value in _values(graph)
+    }
+    split = _with_values(graph, made)
+    return split if split is graph else _with_matmul(split)
+
+
+def _has_group_matrices(node: Node, w: Value) -> bool:
+    """Whether each group of a convolution is a GEMM, whose result is rounded with the bias."""
+    groups, taps = int(node.get("groups", 1)), w.tensor.shape or ()
+    is_rounded_once = len(node.inputs) < 3 or w.tensor.dtype.bits >= F32.bits
+    is_depthwise = sym.equal(taps[0], sym.const(groups))
+    return groups > 1 and not is_depthwise and is_rounded_once and _is_pointwise(node, taps)
+
+
+def _with_matmul(graph: Graph) -> Graph:
+    """The graph with its convolution, of operands by group, as a matmul and the bias added."""
+    made: list[Node] = []
+    for node in graph.nodes:
+        if node.op != "conv":
+            made.append(node)
+            continue
+        x, w, *more = node.inputs
+        given = {"to": node.get("to")} if node.get("to") else {}
+        product = make_node("matmul", (w, x), given, node.loc, hints=(node.output.name,))
+        if more and more[0] is not None:
+            made.append(product)
+            product = make_node("add", (product.output, more[0]), {}, node.loc)
+        made.append(replace(product, outputs=node.outputs))
+    return replace(graph, nodes=tuple(made))
