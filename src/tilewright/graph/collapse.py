@@ -9,6 +9,9 @@
     conv(x: [n, c, h, w], w: [m, c, 1, 1])                is computed as
     conv(x: [n, c, h * w], w: [m, c, 1])
 
+    transpose(conv(x, w), perm = (0, 2, 3, 1))            is computed as
+    transpose(conv(x: [n, c, h * w], w), perm = (0, 2, 1))
+
     conv(x: [n, g * c, h, w], w: [g * m, c, 1, 1]) {groups = g}
                                                           is computed as
     matmul(w: [g, m, c], x: [n, g, c, h * w])
@@ -30,7 +33,7 @@ from tilewright.base.dtype import F32
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.ops import OPS
-from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first, channels_last
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import attribute_sizes
 from tilewright.sym import Const, Expr
@@ -223,9 +226,10 @@ def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Va
 
 
 def _collapse_positions(graph: Graph) -> Graph:
-    """Merge the spatial axes of a channels-first image in a pointwise convolution."""
+    """Merge the spatial axes of a channels-first image in a pointwise convolution. Its operands and
+    result may be transposed from and to channels last in the same kernel."""
     found = [node for node in graph.nodes if node.op == "conv"]
-    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+    if len(found) != 1 or not all(_keeps_positions(node, found[0]) for node in graph.nodes):
         return graph
     (node,) = found
     x, w, *more = node.inputs
@@ -234,15 +238,48 @@ def _collapse_positions(graph: Graph) -> Graph:
         return graph
     if node.get("groups", 1) > 1:
         return graph  # see `split_groups`
-    places = shape[2:]
-    if len(places) < 2:
+    places, last = shape[2:], _channels_last_values(graph, node)
+    if len(places) < 2 or last is None:
         return graph
     given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
     made = {
-        value: given[value] if value in given else _flattened(value, places)
+        value: given[value] if value in given else _flattened(value, places, is_last=value in last)
         for value in _values(graph)
     }
-    return _with_values(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
+    steps: dict[str, Any] = {"strides": (1,), "pads": (0, 0), "dilations": (1,)}
+    return _with_values(graph, made, **steps, perm=channels_last(range(3)))
+
+
+def _keeps_positions(node: Node, conv: Node) -> bool:
+    """Whether a node computes every pixel from the same pixel of its operands."""
+    if node.op != "transpose":
+        return _keeps_rows(node, conv)
+    axes = range(len(conv.output.tensor.shape or ()))
+    return tuple(node["perm"]) in (channels_last(axes), channels_first(axes))
+
+
+def _channels_last_values(graph: Graph, conv: Node) -> set[Value] | None:
+    """The values that are channels last, known by transposes between them and the operands of a
+    convolution; None where a node reads both layouts."""
+    is_last: dict[Value, bool] = {value: False for value in (conv.inputs[0], conv.output) if value}
+    others = [node for node in graph.nodes if node.op not in ("constant", conv.op)]
+    for node in (*others, *others[::-1]):  # forwards, then back to operands
+        sides = {is_last[value] ^ turns for value, turns in _sides(node) if value in is_last}
+        for value, turns in _sides(node) if sides else ():
+            is_last[value] = (True in sides) ^ turns
+    agreed = [
+        {is_last.get(value, False) ^ turns for value, turns in _sides(node)} for node in others
+    ]
+    is_known = all(value in is_last for node in others for value, _ in _sides(node))
+    if not is_known or any(len(sides) > 1 for sides in agreed):
+        return None
+    return {value for value, last in is_last.items() if last}
+
+
+def _sides(node: Node) -> list[tuple[Value, bool]]:
+    """The tensors of a node, and whether it transposes them."""
+    values = [value for value in (*node.inputs, *node.outputs) if value and value.tensor.shape]
+    return [(value, node.op == "transpose" and value is node.inputs[0]) for value in values]
 
 
 def _is_pointwise(node: Node, taps: Shape) -> bool:
@@ -253,24 +290,28 @@ def _is_pointwise(node: Node, taps: Shape) -> bool:
     return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}
 
 
-def _flattened(value: Value, places: Shape, groups: int = 1) -> Value | None:
-    """A value with its trailing axes merged, if they are the image's or all of extent 1, and its
+def _flattened(
+    value: Value, places: Shape, groups: int = 1, *, is_last: bool = False
+) -> Value | None:
+    """A value with its spatial axes merged, if they are the image's or all of extent 1, and its
     channels apart by group; unchanged if scalar, None otherwise."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
-    rest = len(of.shape) - len(places)
-    last = of.shape[max(0, rest) :]
     if not of.shape:
         return value
-    is_image = rest >= 0 and all(a is b for a, b in zip(last, places, strict=True))
-    is_one = rest >= 0 and all(dim is sym.ONE for dim in last)
-    if not is_image and not is_one:
+    shape, channels = (of.shape[:-1], of.shape[-1:]) if is_last else (of.shape, ())
+    rest = max(0, len(shape) - len(places))
+    lead, spatial = shape[:rest], shape[rest:]
+    is_image = len(spatial) == len(places)
+    is_image = is_image and all(a is b for a, b in zip(spatial, places, strict=True))
+    is_one = all(dim is sym.ONE for dim in spatial)
+    if not is_image and not (is_one and (is_last or len(spatial) == len(places))):
         return None
-    lead = of.shape[:rest]
     if groups > 1 and lead:
         lead = (*lead[:-1], *_by_group(lead[-1], groups))
-    return _with_shape(value, (*lead, sym.simplify(reduce(sym.mul, last))))
+    merged = (sym.simplify(reduce(sym.mul, spatial)),) if spatial else ()
+    return _with_shape(value, (*lead, *merged, *channels))
 
 
 def _by_group(channels: Expr, groups: int) -> Shape:

@@ -60,12 +60,25 @@ CONV = """%x: f32[1, 8, h, w], %v: f32[4, 8, 1, 1], %y: f32[4, 1, 1]) {
 }"""
 
 
+CONV_LAST = """%x: f32[1, h, w, 8], %v: f32[4, 8, 1, 1], %y: f32[1, h, w, 4], %c: f32[4],
+    %s: f32[1, 1, 1, 4]) {
+  %a = transpose(%x) {perm = (0, 3, 1, 2)}
+  %z = conv(%a, %v) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+  %b = transpose(%z) {perm = (0, 2, 3, 1)}
+  %t = add(%b, %y)
+  %u = add(%t, %c)
+  %r = mul(%u, %s)
+  return %r
+}"""
+
+
 @pytest.mark.parametrize(
     ("text", "shapes"),
     [
         (TRANSPOSE, ["1, 8, h * w", "1, h * w, 8"]),
         (CONV, ["1, 8, h * w", "4, 8, 1", "4, 1"]),
         (CONV.replace("h, w", "6, 7"), ["1, 8, 42", "4, 8, 1", "4, 1"]),
+        (CONV_LAST, ["1, h * w, 8", "4, 8, 1", "1, h * w, 4", "4", "1, 1, 4"]),
     ],
 )
 def test_positions_become_one_axis(text, shapes):
@@ -86,6 +99,15 @@ def test_positions_become_one_axis(text, shapes):
         .replace("[1, 8,", "[1, 4,"),  # each channel on its own
         CONV.replace("%v: f32[4, 8, 1, 1]", "%v: f32[4, 8, 1, 3]"),
         CONV.replace("%y: f32[4, 1, 1]", "%y: f32[1, w]"),
+        CONV_LAST.replace("(0, 2, 3, 1)", "(0, 3, 2, 1)").replace("1, h, w, 4", "1, w, h, 4"),
+        CONV_LAST.replace("%s: f32[1, 1, 1, 4]", "%s: f32[w, 4]"),
+        # a square image of as many channels, read in both layouts
+        CONV.replace("h, w", "8, 8")
+        .replace("[4,", "[8,")
+        .replace(
+            "add(%z, %y)", "transpose(%z) {perm = (0, 2, 3, 1)} %q = add(%z, %s) %o = add(%q, %y)"
+        )
+        .replace("return %s", "return %o"),
     ],
 )
 def test_other_positions_stay(text):
@@ -127,6 +149,16 @@ def test_groups_are_a_batch_of_gemms():
 def test_other_groups_stay(text):
     graph = body(text)
     assert collapse_axes(graph) is graph
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (8, 8), (1, 20), (0, 3)])
+def test_transposed_positions_give_the_same_answer_for_every_size(sizes):
+    rng = np.random.default_rng(0)
+    shapes = (1, *sizes, 8), (4, 8, 1, 1), (1, *sizes, 4), (4,), (1, 1, 1, 4)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    model = parse(f"graph @main({CONV_LAST}")
+    (want,) = interpret(model, *given)
+    np.testing.assert_allclose(np.asarray(tw.compile(model)(*given)[0]), want, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 5, 7), (3, 1, 16), (0, 2, 2), (1, 0, 3)])
