@@ -120,10 +120,10 @@ LATER_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]]
 # A third draw: gathers within windows, convolutional attention, large kernels, odd channels.
 THIRD = ("convformer_s18", "efficientnet_lite0", "rexnet_100", "lcnet_100", "selecsls42b",
          "ese_vovnet19b_dw", "nf_resnet50", "halonet26t", "lambda_resnet26t", "botnet26t_256",
-         "convit_tiny", "xception41", "dla34", "swinv2_tiny_window8_256", "maxxvit_rmlp_nano_rw_256",
-         "mobilevitv2_050", "rdnet_tiny", "starnet_s1", "mambaout_femto", "swiftformer_xs",
-         "fasternet_t0", "hgnetv2_b0", "nest_tiny", "resmlp_12_224", "repvit_m0_9",
-         "nasnetalarge")  # fmt: skip
+         "convit_tiny", "xception41", "dla34", "swinv2_tiny_window8_256",
+         "maxxvit_rmlp_nano_rw_256", "mobilevitv2_050", "rdnet_tiny", "starnet_s1",
+         "mambaout_femto", "swiftformer_xs", "fasternet_t0", "hgnetv2_b0", "nest_tiny",
+         "resmlp_12_224", "repvit_m0_9", "nasnetalarge")  # fmt: skip
 THIRD_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
     "convbert": ("convbert", {"num_hidden_layers": 6}, TOKENS),
     "fnet": ("fnet", {}, TOKENS),
@@ -143,8 +143,34 @@ THIRD_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]]
     "granite_step": ("granite", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4},
                      ("input_ids", (1,))),
 }  # fmt: skip
+# A fourth: relative positions, experts, gated states, blur, mixed kernels, two towers of heads.
+FOURTH = ("tresnet_m", "inception_resnet_v2", "regnetx_032", "skresnet18", "convnextv2_atto",
+          "efficientvit_m0", "res2next50", "mixnet_s", "vit_relpos_small_patch16_224",
+          "gcresnet33ts", "eca_halonext26ts", "coatnet_rmlp_nano_rw_224", "mobileone_s0",
+          "densenetblur121d", "cs3darknet_s", "fastvit_sa12", "pvt_v2_b0",
+          "ghostnetv3_100")  # fmt: skip
+FOURTH_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
+    "roformer": ("roformer", {"num_hidden_layers": 6}, TOKENS),
+    "esm": ("esm", {**SMALL, "intermediate_size": 4096, "pad_token_id": 1,
+                    "position_embedding_type": "rotary"}, WORDS),
+    "wavlm": ("wavlm", {"num_hidden_layers": 6}, ("input_values", (16_000,))),
+    "gpt_bigcode": ("gpt_bigcode", {"n_embd": 1024, "n_layer": 8, "n_head": 16,
+                                    "vocab_size": 32_000}, WORDS),
+    "qwen3_moe": ("qwen3_moe", {**SMALL, "num_key_value_heads": 4, "head_dim": 64,
+                                "num_experts": 8, "moe_intermediate_size": 768,
+                                "num_experts_per_tok": 2}, WORDS),
+    "glm": ("glm", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 2, "head_dim": 64,
+                    "pad_token_id": 0}, WORDS),
+    "nemotron": ("nemotron", {**SMALL, "intermediate_size": 4096, "num_key_value_heads": 16,
+                              "head_dim": 64}, WORDS),
+    "mbart": ("mbart", {"encoder_layers": 6, "decoder_layers": 6, "vocab_size": 32_000}, TOKENS),
+    "dpt": ("dpt", {"num_hidden_layers": 6}, ("pixel_values", (3, 384, 384))),
+    "lfm2": ("lfm2", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4}, WORDS),
+    "olmo2_step": ("olmo2", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 16},
+                   ("input_ids", (1,))),
+}  # fmt: skip
 NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH, *LATER, *LATER_OTHERS, *THIRD,
-         *THIRD_OTHERS)  # fmt: skip
+         *THIRD_OTHERS, *FOURTH, *FOURTH_OTHERS)  # fmt: skip
 PAST = 512  # tokens before the one of a step
 
 
@@ -209,7 +235,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     torch.manual_seed(0)
     torch_zoo.prepare()
-    if name in {*IMAGES, *UNSEEN, *LATER, *THIRD}:
+    if name in {*IMAGES, *UNSEEN, *LATER, *THIRD, *FOURTH}:
         import timm
 
         model = timm.create_model(name, pretrained=False)
@@ -224,6 +250,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         **FRESH,
         **LATER_OTHERS,
         **THIRD_OTHERS,
+        **FOURTH_OTHERS,
     }[name]
     config = AutoConfig.for_model(kind, **changes)
     config.use_cache = name.endswith("_step")

@@ -90,11 +90,12 @@ def least_ms(runs: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dic
 
 def in_nhwc(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Convolutions of f16 as torch likes them; inputs likewise."""
-    model.to(memory_format=torch.channels_last)
-    return tuple(
-        each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each
-        for each in inputs
-    )
+
+    def laid_out(x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+    model._apply(laid_out)
+    return tuple(map(laid_out, inputs))
 
 
 def rivals_of(

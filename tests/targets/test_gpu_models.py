@@ -201,6 +201,26 @@ def test_products_of_any_layout(turns, k):
     np.testing.assert_allclose(cuda.to_host(got), want, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.parametrize("low", [np.finfo(np.float32).min, np.finfo(np.float16).min, -np.inf])
+def test_attention_where_masks_hide_whole_tiles_of_keys(low):
+    """Also by the least number, of which differences overflow; a query that sees nothing has equal
+    weights of keys as low as each other."""
+    net = graph.parse("""graph @main(%q: f16[1, 2, 256, 64], %k: f16[1, 2, 256, 64],
+                                     %v: f16[1, 2, 256, 64], %m: f32[256, 256]) {
+      %y = attention(%q, %k, %v, %m) {scale = 0.125}
+      return %y
+    }""")
+    module = tw.compile(net, target="cuda")
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((1, 2, 256, 64)).astype(np.float16) for _ in range(3)]
+    for seen in (np.tri(256, dtype=bool), np.tri(256, dtype=bool)[::-1, ::-1]):
+        mask = np.where(seen, np.float32(0.5), np.float32(low))
+        mask[7] = low
+        (want,) = graph.interpret(net, *given, mask)
+        (out,) = module(*[cuda.to_device(x) for x in (*given, np.ascontiguousarray(mask))])
+        np.testing.assert_allclose(cuda.to_host(out), want, rtol=4e-3, atol=4e-3)
+
+
 @pytest.mark.parametrize("causal", ["false", "true"])
 @pytest.mark.parametrize("rows", ["n", "1"])
 def test_attention_of_lengths_that_calls_tell(rows, causal):

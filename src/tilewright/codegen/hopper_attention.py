@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from tilewright.base.dtype import F32
 from tilewright.codegen.builder import Value, i32, i64
 from tilewright.codegen.handlers import Emitting
 from tilewright.codegen.hopper import (
@@ -30,6 +31,7 @@ from tilewright.sym import Const, Expr, const
 from tilewright.tensor.ir import Address, Buffer, Call
 
 LOG2_E = 1.4426950408889634
+TINY = 2.0**-126  # the least normal f32
 PLAIN = const(1.0, "f32")  # scale of scores that are scaled already
 
 
@@ -88,10 +90,14 @@ def _powers_of(
             new = b.call("llvm.maxnum.f32", "float", new, other)
         b.store(new, m)
         none = b.compare("fcmp oeq", new, Value("float", "0xFFF0000000000000"))
-        below = b.op("fmul", b.select(none, Value("float", "0.0"), new), _float(-factor))
+        above = b.select(none, Value("float", "0.0"), new)
+        low = b.compare("fcmp olt", above, _float(F32.min_finite / 2 / max(1.0, factor)))
+        # A mask of the least number: the factor would take it to infinity, differences to NaN.
+        by = b.select(low, _float(TINY), _float(factor))
+        below = b.op("fmul", above, b.select(low, _float(-TINY), _float(-factor)))
         for at in mine:
-            powers[at] = _power(e, held[at], factor, below)
-        fades.append(_power(e, before, factor, below))
+            powers[at] = _power(e, held[at], by, below)
+        fades.append(_power(e, before, by, below))
         part = _combined(e, [powers[at] for at in mine], "fadd")
         for apart in (1, 2):
             part = b.op("fadd", part, _from_lane(e, part, apart))
@@ -217,9 +223,9 @@ def _float(value: float) -> Value:
     return Value("float", f"0x{struct.pack('>d', rounded).hex().upper()}")
 
 
-def _power(e: Emitting, value: Value, factor: float, below: Value) -> Value:
+def _power(e: Emitting, value: Value, factor: Value, below: Value) -> Value:
     """Two to the value times a factor, over two to what `below` stands for."""
-    exponent = e.b.call("llvm.fma.f32", "float", value, _float(factor), below)
+    exponent = e.b.call("llvm.fma.f32", "float", value, factor, below)
     return e.b.value("float", f'call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"({exponent})')
 
 

@@ -20,7 +20,7 @@ from tilewright.codegen import cache
 from tilewright.driver.kernels import COMPILER, Job, KernelSetting, within_ranges
 from tilewright.driver.sizes import Ranges
 from tilewright.driver.tuning.records import task_key
-from tilewright.graph.collapse import collapse_axes, collapse_rows
+from tilewright.graph.collapse import collapse_axes, collapse_rows, split_groups
 from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, Price
 from tilewright.lower.graph import lower_graph
 from tilewright.rules.estimate import estimate_ns
@@ -109,8 +109,9 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
         return None
     try:
         # Sizes are assumed one by one: dynamic axes of images stay apart.
-        collapse = collapse_rows if candidate.is_dynamic else collapse_axes
-        fn = within_ranges(lower_graph(collapse(candidate.kernel), "candidate"), job)
+        kernel = collapse_rows(candidate.kernel) if candidate.is_dynamic else candidate.kernel
+        collapse = split_groups if candidate.is_dynamic else collapse_axes
+        fn = within_ranges(lower_graph(collapse(kernel), "candidate"), job)
         fn = _with_image_sizes(fn, candidate)
     except (Unsupported, UserError):
         return None  # no kernel of its own: not a candidate

@@ -12,6 +12,13 @@
     layer_norm(x: [n, h, w, c], s: [c]) {axis = 3}        is computed as
     layer_norm(x: [n * h * w, c], s: [c]) {axis = 1}
 
+    transpose(conv(x, w), perm = (0, 2, 3, 1))            is computed as
+    transpose(conv(x: [n, c, h * w], w), perm = (0, 2, 1))
+
+    conv(x: [n, g * c, h, w], w: [g * m, c, 1, 1]) {groups = g}
+                                                          is computed as
+    matmul(w: [g, m, c], x: [n, g, c, h * w])
+
 No data moves: row-major tensors are identical in memory. Tiling is along the innermost axis; a
 dynamic one may be short, such as the batch, even if the merged axis is long. Rows of an image
 rarely are whole register tiles.
@@ -25,9 +32,11 @@ from functools import reduce
 from typing import Any
 
 from tilewright import sym
+from tilewright.base.dtype import F32
+from tilewright.graph.build import make_node
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.ops import OPS
-from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first, channels_last
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import attribute_sizes
 from tilewright.sym import Const, Expr
@@ -40,8 +49,10 @@ NORMS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "reduce_sum", "redu
 
 
 def collapse_axes(graph: Graph) -> Graph:
-    """The body of a kernel with merged axes; the same graph if not possible."""
-    for step in (collapse_rows, _collapse_transpose, _collapse_positions, _collapse_norms):
+    """The body of a kernel with merged axes, and those of groups apart; the same graph if not
+    possible."""
+    steps = (collapse_rows, _collapse_transpose, _collapse_positions, split_groups, _collapse_norms)
+    for step in steps:
         made = step(graph)
         if made is not graph:
             return made
@@ -221,49 +232,99 @@ def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Va
 
 
 def _collapse_positions(graph: Graph) -> Graph:
-    """Merge the spatial axes of a channels-first image in a pointwise convolution."""
+    """Merge the spatial axes of a channels-first image in a pointwise convolution. Its operands and
+    result may be transposed from and to channels last in the same kernel."""
     found = [node for node in graph.nodes if node.op == "conv"]
-    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+    if len(found) != 1 or not all(_keeps_positions(node, found[0]) for node in graph.nodes):
         return graph
     (node,) = found
     x, w, *more = node.inputs
     shape, taps = (None if each is None else each.tensor.shape for each in (x, w))
     if shape is None or taps is None or not _is_pointwise(node, taps):
         return graph
-    places = shape[2:]
-    if len(places) < 2:
+    if node.get("groups", 1) > 1:
+        return graph  # see `split_groups`
+    places, last = shape[2:], _channels_last_values(graph, node)
+    if len(places) < 2 or last is None:
         return graph
     given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
     made = {
-        value: given[value] if value in given else _flattened(value, places)
+        value: given[value] if value in given else _flattened(value, places, is_last=value in last)
         for value in _values(graph)
     }
-    return _with_values(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
+    steps: dict[str, Any] = {"strides": (1,), "pads": (0, 0), "dilations": (1,)}
+    return _with_values(graph, made, **steps, perm=channels_last(range(3)))
+
+
+def _keeps_positions(node: Node, conv: Node) -> bool:
+    """Whether a node computes every pixel from the same pixel of its operands."""
+    if node.op != "transpose":
+        return _keeps_rows(node, conv)
+    axes = range(len(conv.output.tensor.shape or ()))
+    return tuple(node["perm"]) in (channels_last(axes), channels_first(axes))
+
+
+def _channels_last_values(graph: Graph, conv: Node) -> set[Value] | None:
+    """The values that are channels last, known by transposes between them and the operands of a
+    convolution; None where a node reads both layouts."""
+    is_last: dict[Value, bool] = {value: False for value in (conv.inputs[0], conv.output) if value}
+    others = [node for node in graph.nodes if node.op not in ("constant", conv.op)]
+    for node in (*others, *others[::-1]):  # forwards, then back to operands
+        sides = {is_last[value] ^ turns for value, turns in _sides(node) if value in is_last}
+        for value, turns in _sides(node) if sides else ():
+            is_last[value] = (True in sides) ^ turns
+    agreed = [
+        {is_last.get(value, False) ^ turns for value, turns in _sides(node)} for node in others
+    ]
+    is_known = all(value in is_last for node in others for value, _ in _sides(node))
+    if not is_known or any(len(sides) > 1 for sides in agreed):
+        return None
+    return {value for value, last in is_last.items() if last}
+
+
+def _sides(node: Node) -> list[tuple[Value, bool]]:
+    """The tensors of a node, and whether it transposes them."""
+    values = [value for value in (*node.inputs, *node.outputs) if value and value.tensor.shape]
+    return [(value, node.op == "transpose" and value is node.inputs[0]) for value in values]
 
 
 def _is_pointwise(node: Node, taps: Shape) -> bool:
-    """Whether a channels-first convolution of one group is 1x1 with stride 1 and no padding."""
-    if node.get("layout") == CHANNELS_LAST or node.get("winograd") or node.get("groups", 1) > 1:
+    """Whether a channels-first convolution is 1x1 with stride 1 and no padding."""
+    if node.get("layout") == CHANNELS_LAST or node.get("winograd"):
         return False
     steps = (*node["strides"], *(1 + each for each in node["pads"]))
     return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}
 
 
-def _flattened(value: Value, places: Shape) -> Value | None:
-    """A value with its trailing axes merged, if they are the image's or all of extent 1; unchanged
-    if scalar, None otherwise."""
+def _flattened(
+    value: Value, places: Shape, groups: int = 1, *, is_last: bool = False
+) -> Value | None:
+    """A value with its spatial axes merged, if they are the image's or all of extent 1, and its
+    channels apart by group; unchanged if scalar, None otherwise."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
-    rest = len(of.shape) - len(places)
-    last = of.shape[max(0, rest) :]
     if not of.shape:
         return value
-    is_image = rest >= 0 and all(a is b for a, b in zip(last, places, strict=True))
-    is_one = rest >= 0 and all(dim is sym.ONE for dim in last)
-    if not is_image and not is_one:
+    shape, channels = (of.shape[:-1], of.shape[-1:]) if is_last else (of.shape, ())
+    rest = max(0, len(shape) - len(places))
+    lead, spatial = shape[:rest], shape[rest:]
+    is_image = len(spatial) == len(places)
+    is_image = is_image and all(a is b for a, b in zip(spatial, places, strict=True))
+    is_one = all(dim is sym.ONE for dim in spatial)
+    if not is_image and not (is_one and (is_last or len(spatial) == len(places))):
         return None
-    return _with_shape(value, (*of.shape[:rest], sym.simplify(reduce(sym.mul, last))))
+    if groups > 1 and lead:
+        lead = (*lead[:-1], *_by_group(lead[-1], groups))
+    merged = (sym.simplify(reduce(sym.mul, spatial)),) if spatial else ()
+    return _with_shape(value, (*lead, *merged, *channels))
+
+
+def _by_group(channels: Expr, groups: int) -> Shape:
+    """The axes of a group and of a channel in it; channels may be broadcast."""
+    if channels is sym.ONE:
+        return sym.ONE, sym.ONE
+    return sym.const(groups), sym.simplify(sym.floordiv(channels, groups))
 
 
 def _with_shape(value: Value | None, shape: Shape) -> Value:
@@ -310,3 +371,59 @@ def _of_rows(value: Value, lead: Shape, last: int) -> Value | None:
     if len(rows) != len(lead) or not all(map(sym.equal, rows, lead)):
         return None
     return _with_shape(value, (sym.simplify(reduce(sym.mul, rows)), *row))
+
+
+# --------------------------------------------------------------------------------------- groups
+
+
+def split_groups(graph: Graph) -> Graph:
+    """Make a grouped pointwise convolution of a channels-first image a batch of GEMMs: the rows of
+    a group are its channels, the columns are positions."""
+    found = [node for node in graph.nodes if node.op == "conv"]
+    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+        return graph
+    (node,) = found
+    x, w, bias = (*node.inputs, None)[:3]
+    if x is None or w is None or not _has_group_matrices(node, w):
+        return graph
+    places, groups = (x.tensor.shape or ())[2:], int(node["groups"])
+    others = [each for each in graph.nodes if each is not node]
+    if any(value is not None and value in each.inputs for each in others for value in (w, bias)):
+        return graph
+    rows, inner = (w.tensor.shape or ())[:2]
+    shapes = {w: (*_by_group(rows, groups), inner)}
+    if bias is not None:
+        shapes[bias] = (*_by_group(rows, groups), sym.ONE)
+    made = {
+        value: _with_shape(value, shapes[value])
+        if value in shapes
+        else _flattened(value, places, groups)
+        for value in _values(graph)
+    }
+    split = _with_values(graph, made)
+    return split if split is graph else _with_matmul(split)
+
+
+def _has_group_matrices(node: Node, w: Value) -> bool:
+    """Whether each group of a convolution is a GEMM, whose result is rounded with the bias."""
+    groups, taps = int(node.get("groups", 1)), w.tensor.shape or ()
+    is_rounded_once = len(node.inputs) < 3 or w.tensor.dtype.bits >= F32.bits
+    is_depthwise = sym.equal(taps[0], sym.const(groups))
+    return groups > 1 and not is_depthwise and is_rounded_once and _is_pointwise(node, taps)
+
+
+def _with_matmul(graph: Graph) -> Graph:
+    """The graph with its convolution, of operands by group, as a matmul and the bias added."""
+    made: list[Node] = []
+    for node in graph.nodes:
+        if node.op != "conv":
+            made.append(node)
+            continue
+        x, w, *more = node.inputs
+        given = {"to": node.get("to")} if node.get("to") else {}
+        product = make_node("matmul", (w, x), given, node.loc, hints=(node.output.name,))
+        if more and more[0] is not None:
+            made.append(product)
+            product = make_node("add", (product.output, more[0]), {}, node.loc)
+        made.append(replace(product, outputs=node.outputs))
+    return replace(graph, nodes=tuple(made))

@@ -60,12 +60,25 @@ CONV = """%x: f32[1, 8, h, w], %v: f32[4, 8, 1, 1], %y: f32[4, 1, 1]) {
 }"""
 
 
+CONV_LAST = """%x: f32[1, h, w, 8], %v: f32[4, 8, 1, 1], %y: f32[1, h, w, 4], %c: f32[4],
+    %s: f32[1, 1, 1, 4]) {
+  %a = transpose(%x) {perm = (0, 3, 1, 2)}
+  %z = conv(%a, %v) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+  %b = transpose(%z) {perm = (0, 2, 3, 1)}
+  %t = add(%b, %y)
+  %u = add(%t, %c)
+  %r = mul(%u, %s)
+  return %r
+}"""
+
+
 @pytest.mark.parametrize(
     ("text", "shapes"),
     [
         (TRANSPOSE, ["1, 8, h * w", "1, h * w, 8"]),
         (CONV, ["1, 8, h * w", "4, 8, 1", "4, 1"]),
         (CONV.replace("h, w", "6, 7"), ["1, 8, 42", "4, 8, 1", "4, 1"]),
+        (CONV_LAST, ["1, h * w, 8", "4, 8, 1", "1, h * w, 4", "4", "1, 1, 4"]),
     ],
 )
 def test_positions_become_one_axis(text, shapes):
@@ -81,14 +94,82 @@ def test_positions_become_one_axis(text, shapes):
         TRANSPOSE.replace("%y: f32[1, h, w, 8]", "%y: f32[w, 8]"),  # what not all rows share
         CONV.replace("pads = (0", "pads = (1"),
         CONV.replace("strides = (1", "strides = (2"),
-        CONV.replace("strides", "groups = 2, strides").replace("[4, 8, 1, 1]", "[4, 4, 1, 1]"),
+        CONV.replace("strides", "groups = 4, strides")
+        .replace("[4, 8,", "[4, 1,")
+        .replace("[1, 8,", "[1, 4,"),  # each channel on its own
         CONV.replace("%v: f32[4, 8, 1, 1]", "%v: f32[4, 8, 1, 3]"),
         CONV.replace("%y: f32[4, 1, 1]", "%y: f32[1, w]"),
+        CONV_LAST.replace("(0, 2, 3, 1)", "(0, 3, 2, 1)").replace("1, h, w, 4", "1, w, h, 4"),
+        CONV_LAST.replace("%s: f32[1, 1, 1, 4]", "%s: f32[w, 4]"),
+        # a square image of as many channels, read in both layouts
+        CONV.replace("h, w", "8, 8")
+        .replace("[4,", "[8,")
+        .replace(
+            "add(%z, %y)", "transpose(%z) {perm = (0, 2, 3, 1)} %q = add(%z, %s) %o = add(%q, %y)"
+        )
+        .replace("return %s", "return %o"),
     ],
 )
 def test_other_positions_stay(text):
     graph = body(text)
     assert collapse_axes(graph) is graph
+
+
+GROUPED = """%x: f32[n, 8, h, w], %v: f32[12, 4, 1, 1], %b: f32[12], %y: f32[n, 12, h, w],
+    %s: f32[n, 12, 1, 1]) {
+  %z = conv(%x, %v, %b) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1), groups = 2}
+  %t = mul(%z, %s)
+  %u = add(%t, %y)
+  return %u
+}"""
+
+
+def test_groups_are_a_batch_of_gemms():
+    found = collapse_axes(body(GROUPED))
+    assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == [
+        "n, 2, 4, h * w",
+        "2, 6, 4",
+        "2, 6, 1",
+        "n, 2, 6, h * w",
+        "n, 2, 6, 1",
+    ]
+    assert [node.op for node in found.nodes] == ["matmul", "add", "mul", "add"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GROUPED.replace("pads = (0", "pads = (1").replace(
+            "%y: f32[n, 12, h,", "%y: f32[n, 12, h + 1,"
+        ),
+        GROUPED.replace("f32", "f16"),  # rounded once, with the bias
+        GROUPED.replace("%s: f32[n, 12, 1, 1]", "%s: f32[w]"),  # along a part of the positions
+    ],
+)
+def test_other_groups_stay(text):
+    graph = body(text)
+    assert collapse_axes(graph) is graph
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (8, 8), (1, 20), (0, 3)])
+def test_transposed_positions_give_the_same_answer_for_every_size(sizes):
+    rng = np.random.default_rng(0)
+    shapes = (1, *sizes, 8), (4, 8, 1, 1), (1, *sizes, 4), (4,), (1, 1, 1, 4)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    model = parse(f"graph @main({CONV_LAST}")
+    (want,) = interpret(model, *given)
+    np.testing.assert_allclose(np.asarray(tw.compile(model)(*given)[0]), want, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 5, 7), (3, 1, 16), (0, 2, 2), (1, 0, 3)])
+def test_groups_give_the_same_answer_for_every_size(sizes):
+    rng = np.random.default_rng(0)
+    n, h, w = sizes
+    shapes = (n, 8, h, w), (12, 4, 1, 1), (12,), (n, 12, h, w), (n, 12, 1, 1)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    model = parse(f"graph @main({GROUPED}")
+    (want,) = interpret(model, *given)
+    np.testing.assert_allclose(np.asarray(tw.compile(model)(*given)[0]), want, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(

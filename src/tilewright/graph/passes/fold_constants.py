@@ -1,7 +1,8 @@
 """fold_constants: evaluate what depends on constants only, by the reference implementations.
 
 A result may be as large as its operands, or `limit` bytes: weights are transposed at compile time,
-but a small constant is not broadcast to a large tensor. Weights of few bits are widened, except
+but a small constant is not broadcast to a large tensor. It may be on the way to a small result, as
+the hidden layer of a network that makes position biases is. Weights of few bits are widened, except
 large ones that only matmuls read as floats: `pack_weights` decides about those. Small weights that
 the model itself packs for a matmul are widened, too. An `if` with a constant condition is replaced
 by the branch taken.
@@ -45,10 +46,12 @@ WIDENING = ("cast", "dequantize")  # elementwise, with wider results
 def fold_constants(module: Module, ctx: PassContext) -> Module:
     """Before: %a = constant; %b = neg(%a).   After: %b = constant."""
     limit = ctx.option("fold_constants.limit", 1 << 20)
+    between = ctx.option("fold_constants.between_limit", 1 << 26)
     constants = dict(module.constants)
 
     def make_rule(graph: Graph) -> Rule:
         known: dict[Value, Array] = {}
+        large: dict[Value, Node] = {}  # of constants only, but not worth storing
         readers = users(graph)
 
         def rule(node: Node) -> Instead | None:
@@ -61,6 +64,8 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
             if is_packed_weight(node, readers) and _bytes(node.output) > limit:
                 return None
             arrays = computed(node, known, limit)
+            if arrays is None and _is_constant(node, known, large):
+                arrays = _through(node, known, large, limit, between)
             if arrays is None and node.op == "matmul_packed":
                 return _widened(node, known, constants, limit)
             if arrays is None:
@@ -76,6 +81,40 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
     return module if changed is module else replace(changed, constants=constants)
+
+
+def _is_constant(node: Node, known: Mapping[Value, Array], large: Mapping[Value, Node]) -> bool:
+    """Whether a node reads constants only, and what is computed from them."""
+    given = [value for value in node.inputs if value is not None]
+    return bool(given) and all(value in known or value in large for value in given)
+
+
+def _through(
+    node: Node, known: Mapping[Value, Array], large: dict[Value, Node], limit: int, between: int
+) -> list[Array] | None:
+    """The outputs of a node whose operands are larger than what is stored; None where its outputs
+    are so themselves: those of up to `between` bytes are left for nodes that follow."""
+    most = max(_bytes(value) if _has_sizes(value) else sys.maxsize for value in node.outputs)
+    if most > limit:
+        if len(node.outputs) == 1 and most <= between:
+            large[node.output] = node
+        return None
+    needed, stack = {node}, [node]
+    while stack:  # from a node to its operands
+        operands = {large[value] for value in stack.pop().inputs if value in large} - needed
+        needed |= operands
+        stack += operands
+    found = dict(known)
+    for value, each in large.items():
+        arrays = computed(each, found) if each in needed else []
+        if arrays is None:
+            return None
+        found.update(zip((value,), arrays, strict=False))
+    return computed(node, found)
+
+
+def _has_sizes(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.static_shape is not None
 
 
 def _widened(
