@@ -208,6 +208,29 @@ def test_a_model_is_multiplied_by_tensor_cores(precision, channels):
     np.testing.assert_allclose(out, want, rtol=2e-2, atol=3e-2)
 
 
+@pytest.mark.parametrize(("filters", "rules"), [(10, 1), (8, 1), (6, 0)])
+def test_few_filters_of_a_window_are_multiplied_by_tensor_cores(filters, rules):
+    """An image is read in 16 bits then, and results are written once."""
+    w = np.random.default_rng(1).standard_normal((filters, 12, 3, 3)).astype(np.float32)
+    net = graph.parse(
+        """graph @main(%x: f32[1, 12, 9, 9]) {
+          %w = constant() {data = @w}
+          %c = conv(%x, %w) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
+                             groups = 1}
+          %y = relu(%c)
+          return %y
+        }""",
+        {"w": w},
+    )
+    module = tw.compile(net, target=TARGET, precision="f16", cache=False)
+    found = [d.rule for k in module.program.kernels.values() for d in k.decisions]
+    assert found.count("gemm_hopper") == rules
+    x = np.random.default_rng(0).standard_normal((1, 12, 9, 9)).astype(np.float32)
+    (want,) = graph.interpret(net, x)
+    (out,) = fetched(module, on_host(module)(x))
+    np.testing.assert_allclose(out, want, rtol=2e-2, atol=3e-2)
+
+
 def test_windows_of_few_channels_are_copied_from_bands():
     net = model(channels=3, kernel=7, stride=2, size=20)
     module = tw.compile(net, target=TARGET, precision="f16", cache=False)

@@ -47,16 +47,17 @@ def constant_weights(node: Node, scope: Scope) -> Array | None:
     return scope.constant(node.inputs[1]) if is_product else None
 
 
-def foldable_weights(node: Node, scope: Scope) -> Array | None:
-    """The same, if the GEMM fills tiles."""
+def foldable_weights(node: Node, scope: Scope, *, least: int = COLUMNS) -> Array | None:
+    """The same, if the GEMM fills tiles, of at least so many filters."""
     weights = constant_weights(node, scope)
-    return weights if weights is not None and fills_tiles(weights) else None
+    return weights if weights is not None and fills_tiles(weights, least=least) else None
 
 
-def fills_tiles(weights: Array) -> bool:
-    """Whether the numbers of filters and of inputs per filter reach the columns of a tile."""
+def fills_tiles(weights: Array, *, least: int = COLUMNS) -> bool:
+    """Whether there are as many filters as a tile takes, and inputs of each as a tile has
+    columns."""
     columns, *inner = weights.shape
-    return bool(min(columns, prod(inner)) >= COLUMNS)
+    return bool(columns >= least and prod(inner) >= COLUMNS)
 
 
 def fits_tiles(node: Node, weights: Array) -> bool:

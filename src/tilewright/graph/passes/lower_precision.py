@@ -22,7 +22,7 @@ from tilewright.base.machine import Machine
 from tilewright.base.multiprocessor import BULK_ROW_BYTES, WINDOW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA
-from tilewright.base.tiles import ROW_BYTES, tile_product
+from tilewright.base.tiles import COLUMNS, ROW_BYTES, tile_product
 from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.graph.im2col import (
     as_banded_matrix,
@@ -166,7 +166,9 @@ def conv(
         return None
     bias = (*node.inputs[2:], None)[0]
     steps = Steps(node, scope)
-    weights = foldable_weights(node, scope)
+    whole = BULK_ROW_BYTES // small.size_bytes
+    # On a GPU the image takes the time, not columns of tiles that few filters leave empty.
+    weights = foldable_weights(node, scope, least=whole if streams else COLUMNS)
     if weights is None:
         return _grouped(steps, node, x, bias, small) if streams else None
     narrow = weights.astype(small.numpy)
@@ -176,7 +178,7 @@ def conv(
         )
     if streams:
         image = _rounded(steps, x, small)
-        pixel, whole = WINDOW_BYTES // small.size_bytes, BULK_ROW_BYTES // small.size_bytes
+        pixel = WINDOW_BYTES // small.size_bytes
         if fits_banded_matrix(node, weights, pixel, whole):
             return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
         return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
