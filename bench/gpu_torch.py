@@ -1,14 +1,16 @@
 """PyTorch models outside of the zoo on an NVIDIA GPU, against torch under CUDA graphs.
 
     python bench/gpu_torch.py [--json FILE] [--programs FOLDER] [--only REGEX] [--jobs 12]
-                              [--journal FILE] [--stop-after SECONDS] [--kernels N] [--assemble]
+                              [--journal FILE] [--stop-after SECONDS] [--kernels N] [--eager]
+                              [--assemble]
 
 The programs that bench/gpu_programs.py wrote, each in a process of its own: compiled by us and by
 torch.compile side by side with others, timed one at a time, ours and torch's in turns, by least
 times of graphs. Results are compared with eager's of f32, and may be MOST times as wrong as eager's
 of the same precision. What torch loses by running operators one by one
 or by a layout is not counted: the best of eager and torch.compile, both in CUDA graphs, is the
-rival. Of the kernels that take longest it shows share, rules, TFLOP/s and TB/s.
+rival. Of the kernels that take longest it shows share, time, what the cost model predicted, rules
+and bytes. With --eager there is no torch.compile, which takes most of the time.
 
 With --assemble no GPU is needed: all are compiled for one, ptxas takes every kernel, and rules and
 spills are told.
@@ -97,9 +99,9 @@ def in_nhwc(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[t
 
 
 def rivals_of(
-    program: gpu_programs.Program, precision: str
+    program: gpu_programs.Program, precision: str, *, eager: bool = False
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """What torch makes of a model, compiled; and what it refused."""
+    """What torch makes of a model, compiled too unless `eager`; and what it refused."""
     model, inputs = program.module("cuda").eval(), program.inputs("cuda")
     runs: dict[str, Callable[[], Any]] = {}
     refused: dict[str, str] = {}
@@ -117,11 +119,13 @@ def rivals_of(
     if precision == "f16" and convolves:
         given = in_nhwc(model, inputs)
         if add(EAGER, model, given):
-            add(INDUCTOR, torch.compile(model), given)
-            return runs, refused
-        model = program.module("cuda").eval()  # views that need another layout
-    add(EAGER, model, inputs)
-    add(INDUCTOR, torch.compile(model), inputs)
+            inputs = given
+        else:
+            model = program.module("cuda").eval()  # views that need another layout
+    if EAGER not in runs:
+        add(EAGER, model, inputs)
+    if not eager:
+        add(INDUCTOR, torch.compile(model), inputs)
     return runs, refused
 
 
@@ -150,7 +154,7 @@ def outcome(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     module = compiled(program, precision)
     told: dict[str, Any] = {"compile_s": time.perf_counter() - begun}
     begun = time.perf_counter()
-    rivals, told["refused"] = rivals_of(program, precision)
+    rivals, told["refused"] = rivals_of(program, precision, eager=options.eager)
     told["torch_s"] = time.perf_counter() - begun
     inputs = [each.contiguous() for each in program.inputs("cuda")]
     with options.lock.open("w") as lock:
@@ -185,6 +189,7 @@ def slowest(module: DeviceModule, given: list[torch.Tensor], count: int) -> list
     taken: dict[str, list[float]] = {}
     moved: dict[str, int] = {}
     rules: dict[str, str] = {}
+    predicted: dict[str, float] = {}
     started = module.walk(*given)
     for launch in started.launches:
         stream = cuda.Stream()
@@ -201,11 +206,12 @@ def slowest(module: DeviceModule, given: list[torch.Tensor], count: int) -> list
         moved[name] = sum(span.stop - span.start for span in launch.spans)
         decided = () if kernel is None else kernel.decisions
         rules[name] = " ".join(dict.fromkeys(each.rule for each in decided))
+        predicted[name] = sum(each.predicted_ns for each in decided) / 1e3
     total = sum(map(sum, taken.values()))
     order = sorted(taken, key=lambda name: -sum(taken[name]))
     return [
         f"{sum(taken[name]) / total:6.1%} {sum(taken[name]):8.1f} us, {len(taken[name])} x {name} "
-        f"[{rules[name]}] {moved[name] >> 10} KB"
+        f"[{rules[name]}] {moved[name] >> 10} KB, {predicted[name]:.1f} us predicted of each kernel"
         for name in order[:count]
     ]
 
@@ -238,6 +244,7 @@ def in_process(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The outcome of a model, from a process of its own."""
     command = [sys.executable, __file__, "--one", str(path), "--kernels", str(options.kernels)]
     command += ["--lock", str(options.lock), *(["--assemble"] if options.assemble else [])]
+    command += ["--eager"] if options.eager else []
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -356,6 +363,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=12, help="models compiled at a time")
     parser.add_argument("--kernels", type=int, default=6, help="shown of each model")
     parser.add_argument("--assemble", action="store_true", help="no GPU: compile and assemble")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--lock", type=Path, default=Path("/tmp/gpu_torch.lock"))
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     journal.arguments(parser)

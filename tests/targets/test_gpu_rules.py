@@ -186,7 +186,44 @@ def depthwise(images, size, channels, stride=1, kind="f16", kernel=3, pad=1):
     ],
 )
 def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
-    fn = depthwise(*shape)
+    check_depthwise(depthwise(*shape), plan)
+
+
+def strip(image, out, kernel, strides=None, pads=None, groups=None):
+    """A depthwise convolution over any number of axes, with several results per channel."""
+    axes = len(kernel)
+    pads = pads or tuple(size // 2 for size in kernel) * 2
+    module = graph.parse(
+        f"""
+        graph @main(%x: f16[{", ".join(map(str, image))}],
+                    %w: f16[{", ".join(map(str, (out, 1, *kernel)))}], %b: f32[{out}]) {{
+          %c = conv(%x, %w) {{
+            strides = {strides or (1,) * axes}, pads = {pads}, dilations = {(1,) * axes},
+            groups = {image[-1]}, layout = "channels_last", to = dtype f32}}
+          %y = add(%c, %b)
+          return %y
+        }}
+        """.replace(",)", ")")
+    )
+    return lower_graph(module.main, "strip")
+
+
+@pytest.mark.parametrize(
+    ("shape", "plan"),
+    [
+        (((2, 9, 16), 16, (5,)), "columns=3 lanes=4 threads=32 across=2"),  # a sequence
+        (((2, 8, 12), 24, (3,)), "columns=2 lanes=4 threads=32 across=3"),
+        (((1, 6, 7, 8), 16, (3, 3)), "columns=1 lanes=4 threads=32 across=4"),
+        (((1, 6, 6, 4), 8, (3, 3), (2, 2)), "columns=3 lanes=1 threads=32 across=8"),
+        (((2, 4, 6, 16), 16, (1, 5)), "columns=2 lanes=8 threads=32 across=2"),
+        (((2, 6, 4, 16), 16, (5, 1)), "columns=4 lanes=8 threads=32 across=1"),
+    ],
+)
+def test_depthwise_convolutions_of_sequences_strips_and_repeated_channels(shape, plan):
+    check_depthwise(strip(*shape), plan)
+
+
+def check_depthwise(fn, plan):
     made = schedule(fn, TARGET, constants=("w", "b"), choices={"c": Choice("depthwise", plan)})
     split = split_constant_blocks(made.schedule.function)
     arrays = [
@@ -205,6 +242,7 @@ def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
     np.testing.assert_allclose(
         args[-1].astype(np.float32), want[-1].astype(np.float32), rtol=2e-3, atol=2e-3
     )
+    assembled(device_code(device, Target.parse(TARGET)).ptx)
 
 
 @pytest.mark.parametrize(
@@ -330,6 +368,75 @@ def test_what_reads_each_sum_many_times_has_threads_of_its_own(shape, rule):
     interpret(device, *got)
     interpret(fn, *want)
     np.testing.assert_allclose(got[-1], want[-1], rtol=2e-4, atol=2e-4)
+
+
+def windows(channels, wide, kind="f16", size=6):
+    """The pixels of a row that three columns of a kernel see, side by side, filled up to `wide`."""
+    x = te.placeholder((2, size, channels), kind, name="x")
+
+    def element(n, i, c):
+        column = i + c // channels - 1
+        inside = te.all(c < 3 * channels, column >= 0, column < size)
+        return te.if_then_else(inside, x[n, column, c % channels], te.const(0, kind))
+
+    y = te.compute((2, size, wide), element, name="y")
+    return te.function([x, y], name="windows")
+
+
+@pytest.mark.parametrize(
+    ("channels", "wide", "vector"),
+    [(32, 128, 8), (24, 128, 8), (20, 64, 4), (3, 16, 1), (16, 50, 2), (7, 32, 1)],
+)
+def test_windows_are_copied_by_vectors_that_channels_and_edges_are_multiples_of(
+    channels, wide, vector
+):
+    fn = windows(channels, wide)
+    wider = Choice("elementwise", f"threads=64 vector={2 * vector} unroll=1")
+    with pytest.raises(TilewrightError, match="vector"):
+        schedule(fn, TARGET, choices={"y": wider})
+    widest = Choice("elementwise", f"threads=64 vector={vector} unroll=1")
+    made = schedule(fn, TARGET, choices={"y": widest})
+    device = lower(made.schedule.function, "gpu", PassContext(target=Target.parse(TARGET)))
+    arrays = [
+        each.astype(param.dtype.numpy) for each, param in zip(arrays_of(fn), fn.params, strict=True)
+    ]
+    want = [each.copy() for each in arrays]
+    interpret(device, *arrays)
+    interpret(fn, *want)
+    np.testing.assert_array_equal(arrays[-1], want[-1])
+    ptx = device_code(device, Target.parse(TARGET)).ptx
+    assert re.search(r"@%p\d+ ld\.global" + (r"\.v4" if vector == 8 else ""), ptx)
+    assembled(ptx)
+
+
+def gathered():
+    """Tokens of a window around each token: a feature of all of them, then the next feature."""
+    x = te.placeholder((12, 4, 64), "f32", name="x")
+    at = te.placeholder((9, 8), "i64", name="at")
+
+    def taken(b, t, i):
+        return x[te.min(te.max(at[i % 9, t], 0), 11), b, i // 9]
+
+    return te.function([x, at, te.compute((4, 8, 576), taken, name="y")], name="gathered")
+
+
+@pytest.mark.parametrize("plan", ["threads=32 vector=1 unroll=9", "threads=64 vector=1 unroll=1"])
+def test_runs_of_a_divisor_have_one_quotient(plan):
+    fn = gathered()
+    made = schedule(fn, TARGET, choices={"y": Choice("elementwise", plan)})
+    device = lower(made.schedule.function, "gpu", PassContext(target=Target.parse(TARGET)))
+    random = np.random.default_rng(0)
+    given = random.standard_normal((12, 4, 64)).astype(np.float32), random.integers(0, 12, (9, 8))
+    got, want = np.zeros((4, 8, 576), np.float32), np.zeros((4, 8, 576), np.float32)
+    interpret(device, *given, got)
+    interpret(fn, *given, want)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_only_runs_of_a_divisor_are_offered():
+    fn, plan = gathered(), Choice("elementwise", "threads=64 vector=1 unroll=3")
+    with pytest.raises(TilewrightError, match="unroll"):
+        schedule(fn, TARGET, choices={"y": plan})
 
 
 def transposed(shape, perm):

@@ -13,12 +13,13 @@ packed with channels contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.multiprocessor import USUAL_THREADS, multiprocessor_of
+from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import ceildiv
 from tilewright.rules.gpu.reduction import depth_of
@@ -27,7 +28,7 @@ from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, ZERO, Const
+from tilewright.sym import ONE, ZERO, Const, FloorDiv
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -53,9 +54,12 @@ class Found:
     weights: str
     packs: bool  # weights are constant
     widest: int  # channels per access, at most
+    repeats: int  # result channels per image channel
     images: int  # batch times rows: results without columns and channels
     wide: int
     channels: int
+    rows: int | None  # the iterator over kernel rows; None: there is one
+    columns: int | None  # likewise
     kernel_y: int
     kernel_x: int
     stride: int
@@ -63,10 +67,10 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A depthwise convolution whose channels are the last axis of image and result; all sizes
-    static."""
+    """A depthwise convolution of images or sequences whose channels are the last axis of image and
+    result; all sizes static."""
     nest = nest_of(sch, reference)
-    if nest is None or len(nest.spatial) != 4 or not nest.reduce or not is_expression(nest.block):
+    if nest is None or len(nest.spatial) not in (3, 4) or not is_expression(nest.block):
         return None
     if nest.is_dynamic(list(nest.loops)):
         return None
@@ -74,13 +78,16 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     image, weights = _operands(nest, loads)
     if image is None or weights is None:
         return None
-    *_, x, channel = nest.spatial
+    *outer, x, channel = nest.spatial
     kernel = [at for at in nest.reduce if nest.extent(at) is not ONE]
-    if len(kernel) != 2 or kernel != list(nest.reduce)[-2:]:
+    columns = [at for at in kernel if sym.uses_var(image.index[-2], {nest.var(at)})]
+    rows = [at for at in kernel if at not in columns]
+    if not kernel or kernel != [*rows, *columns] or len(columns) > 1 or len(rows) > len(outer) - 1:
         return None
-    step = sym.linear(image.index[-2], [nest.var(x), nest.var(kernel[1])])
+    step = sym.linear(image.index[-2], [nest.var(at) for at in (x, *columns)])
     stride = None if step is None else step[0].get(nest.var(x))
-    if not isinstance(stride, Const):
+    repeats = _repeats(nest, image)
+    if not isinstance(stride, Const) or repeats is None:
         return None
     size = image.buffer.dtype.size_bytes
     channels = nest.guess(channel)
@@ -93,11 +100,14 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         weights.buffer.name,
         weights.buffer.name in context.constants,
         widest,
-        nest.guess(nest.spatial[0]) * nest.guess(nest.spatial[1]),
+        repeats,
+        prod(nest.guess(at) for at in outer),
         nest.guess(x),
         channels,
-        nest.guess(kernel[0]),
-        nest.guess(kernel[1]),
+        rows[0] if rows else None,
+        columns[0] if columns else None,
+        prod(nest.guess(at) for at in rows),
+        prod(nest.guess(at) for at in columns),
         int(stride.value),
         size,
     )
@@ -105,21 +115,28 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 def _operands(nest: Nest, loads: list[Load]) -> tuple[Load | None, Load | None]:
     """The image, whose last index is the channel, and the weights."""
-    batch, y, x, channel = (nest.var(at) for at in nest.spatial)
+    *places, channel = (nest.var(at) for at in nest.spatial)
     image = weights = None
     for load in loads:
-        others = [at for at in load.index if sym.uses_var(at, {batch, y, x})]
+        others = [at for at in load.index if sym.uses_var(at, set(places))]
         if not others and load.index and load.index[0] is channel:
             weights = load
-        elif len(others) == 3 and len(load.index) == 4 and _is_channel(nest, load):
+        elif len(others) == len(places) == len(load.index) - 1:
             image = load
     return (image, weights) if len(loads) == 2 else (None, None)
 
 
-def _is_channel(nest: Nest, load: Load) -> bool:
-    """Whether the last index is the result's channel, up to reduction iterators of extent 1."""
+def _repeats(nest: Nest, image: Load) -> int | None:
+    """Result channels per channel of the image, which is its last index, up to reduction iterators
+    of extent 1; None if it is not."""
     units = {nest.var(at): ZERO for at in nest.reduce if nest.extent(at) is ONE}
-    return sym.simplify(sym.substitute(load.index[-1], units)) is nest.var(nest.spatial[-1])
+    index = sym.simplify(sym.substitute(image.index[-1], units))
+    channel = nest.var(nest.spatial[-1])
+    if index is channel:
+        return 1
+    if isinstance(index, FloorDiv) and index.a is channel and isinstance(index.b, Const):
+        return int(index.b.value)
+    return None
 
 
 def _padding_block(sch: Schedule, reference: BlockRef, image: Load) -> BlockRef | None:
@@ -142,6 +159,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         whole = (found.channels % c["lanes"] == 0) & (runs % c["across"] == 0)
         seen = (c["columns"] - 1) * found.stride + found.kernel_x
         held = c["columns"] * c["lanes"] + seen * c["lanes"] * found.element_bytes / 4
+        whole &= (c["lanes"] % found.repeats == 0) | (c["lanes"] == 1)
         result: Column = whole & (held <= sm.accumulators)
         return result
 
@@ -171,16 +189,23 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     positions = found.kernel_y * found.kernel_x
     seen = (c["columns"] - 1) * found.stride + found.kernel_x
     # Each loaded element is widened; each result goes through the epilogue and is rounded.
-    loads = found.kernel_y * seen + positions
-    own = loads * (c["lanes"] + 2.0) + (positions + 4.0) * each
+    wide = np.maximum(1, c["lanes"] // found.repeats)  # channels of the image
+    loads = found.kernel_y * seen * (wide + 2.0) + positions * (c["lanes"] + 2.0)
+    own = loads + (positions + 4.0) * each
     in_turn = ceildiv(blocks, sm.count)
     issue = in_turn * c["threads"] / sm.warp * own / sm.warps_issued_per_cycle
-    moved = found.element_bytes * results * (1.0 + found.stride**2)
+    moved = found.element_bytes * results * (1.0 + found.stride**2 / found.repeats)
     # Neighbouring tiles of a block find each other's pixels in L1.
     side = np.minimum(np.maximum(1, c["threads"] // c["across"]), found.wide // c["columns"])
     pixels = found.kernel_y * ((side * c["columns"] - 1) * found.stride + found.kernel_x)
-    fetched = (pixels + positions) * found.element_bytes * c["lanes"] * c["threads"] / side
-    words = loads * c["lanes"] * found.element_bytes / 4
+    taken = (pixels * wide + positions * c["lanes"]) * found.element_bytes  # of a block
+    # Channels side by side: the bytes of a pixel, in whole sectors, and a step for each line.
+    run = np.minimum(c["across"], c["threads"]) * wide * found.element_bytes
+    fetched = taken * c["threads"] / side * ceildiv(run, sm.sector_bytes) * sm.sector_bytes / run
+    own_run = np.minimum(c["across"], sm.warp) * wide * found.element_bytes / LINE_BYTES
+    lines = sm.warp / np.minimum(c["across"], sm.warp) * np.maximum(1, own_run)
+    accesses = in_turn * c["threads"] / sm.warp * (found.kernel_y * seen + positions)
+    words = (found.kernel_y * seen * wide + positions * c["lanes"]) * found.element_bytes / 4
     held = each + 1.5 * np.minimum(words, sm.accumulators)
     registers = np.minimum(sm.registers / sm.block_threads, held)
     ready = np.minimum(sm.threads, sm.registers / registers) // c["threads"]
@@ -192,6 +217,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         moved / sm.memory_bytes_per_cycle,
         in_turn * fetched / sm.l2_bytes_per_cycle,
         in_turn * sm.dispatch_cycles,
+        accesses * lines,
         ceildiv(blocks, sm.count * resident) * rounds * sm.global_latency_cycles,
     )
     work = issue
@@ -208,38 +234,37 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     done = [_packed(sch, found)] if found.packs else []
     nest = nest_of(sch, reference)
     assert nest is not None
-    batch, y, x, channel = (nest.loops[at] for at in nest.spatial)
-    *units, r0, r1 = (nest.loops[at] for at in nest.reduce)
+    *outer, x, channel = (nest.loops[at] for at in nest.spatial)
+    kernel = [nest.loops[at] for at in (found.rows, found.columns) if at is not None]
+    units = [loop for loop in (nest.loops[at] for at in nest.reduce) if loop not in kernel]
     xo, xi = sch.split(x, [None, plan.columns])
     far, co, lane = sch.split(channel, [None, plan.across, plan.lanes])
-    sch.reorder(batch, y, far, xo, co, *units, r0, r1, xi, lane)
+    sch.reorder(*outer, far, xo, co, *units, *kernel, xi, lane)
     done += _fuse_epilogue(sch, reference, co, plan.lanes)
+    row = kernel[0] if found.rows is not None else co
     if found.padded is not None:
         sch.set_scope(found.padded, 0, "local")
-        sch.compute_at(found.padded, r0)
-        _unroll_thread(sch, found.padded, r0, plan.lanes)
+        sch.compute_at(found.padded, row)
+        _unroll_thread(sch, found.padded, row, plan.lanes // found.repeats)
         done.append(found.padded)
-    first = units[0] if units else r0
-    start = sch.decompose_reduction(reference, first)
+    start = sch.decompose_reduction(reference, [*units, *kernel][0])
     _unroll_thread(sch, start, co, plan.lanes)
-    # Kernel rows stay a loop where the loads of all of them exceed the registers.
-    rows = (
-        ()
-        if _lines_words(found, plan.columns, plan.lanes) > sm.registers // sm.block_threads
-        else (r0,)
-    )
-    for loop in (*units, *rows, r1, xi):
+    if found.rows is not None:
+        # Kernel rows stay a loop where the loads of all of them exceed the registers.
+        words = _lines_words(found, plan.columns, plan.lanes)
+        kernel = kernel[1:] if words > sm.registers // sm.block_threads else kernel
+    for loop in (*units, *kernel, xi):
         sch.unroll(loop)
     if plan.lanes > 1:
         sch.vectorize(lane)
-    bind_flat(sch, [batch, y, far, xo, co], plan.threads)
+    bind_flat(sch, [*outer, far, xo, co], plan.threads)
     return (reference, start, *done)
 
 
 def _lines_words(found: Found, columns: Any, lanes: Any) -> Any:
     """4-byte words of all pixels that a thread's windows read."""
     seen = (columns - 1) * found.stride + found.kernel_x
-    return found.kernel_y * seen * lanes * found.element_bytes // 4
+    return found.kernel_y * seen * lanes * found.element_bytes // (4 * found.repeats)
 
 
 def _packed(sch: Schedule, found: Found) -> BlockRef:
@@ -274,7 +299,7 @@ def _unroll_thread(sch: Schedule, block: BlockRef, below: LoopRef, lanes: int) -
     *outer, last = sch.get_loops(block)[depth_of(sch, block, below) :]
     for loop in outer:
         sch.unroll(loop)
-    if lanes != 1:
+    if lanes > 1:
         sch.vectorize(last)
 
 

@@ -8,15 +8,22 @@ from math import gcd, prod
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import INDEX
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
+from tilewright.base.multiprocessor import (
+    LINE_BYTES,
+    USUAL_THREADS,
+    WARP,
+    Multiprocessor,
+    multiprocessor_of,
+)
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import Spatial, bind_flat, spatial_nest, units_first
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, fused, groups, is_expression
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, ZERO, Const, FloorDiv, FloorMod
+from tilewright.sym import ONE, ZERO, Compare, Const, Context, Expr, FloorDiv, FloorMod, Var
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
@@ -41,11 +48,13 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Spatial |
 def plans(found: Spatial, context: RuleContext) -> Space[Plan]:
     """Vectors up to the widest access, where all accesses are contiguous; otherwise several
     elements along the last axis, where their indices need divisions: all of it, or runs that
-    divide it and that whole blocks of threads have."""
+    divide it and that whole blocks of threads have, such as those that divisions are by."""
     widest = vector_of(found.nest, context)
     line = _divided_line(found.nest) if widest == 1 else 1
     least = multiprocessor_of(context.target).access_words
     runs = [run for run in doublings(line // 2, least) if line % run == 0]
+    if widest == 1:
+        runs += [run for run in _digits(found.nest) if run != line and run not in runs]
 
     def legal(c: Columns) -> Column:
         whole: Column = found.nest.instances % (c["threads"] * c["unroll"]) == 0
@@ -55,7 +64,7 @@ def plans(found: Spatial, context: RuleContext) -> Space[Plan]:
     return Space(Plan, {
         "threads": preferring(USUAL_THREADS, THREADS),
         "vector": doublings(widest)[::-1],
-        "unroll": (1, line, *runs) if line > 1 else (1,),
+        "unroll": tuple(dict.fromkeys((1, line, *runs))),
     }, legal)  # fmt: skip
 
 
@@ -73,15 +82,19 @@ def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:
     # An access of a warp takes a step for each line of memory: more than its share of lines where
     # threads are runs of several accesses apart.
     runs = [c["unroll"] * size for size in sizes]
-    lines = sum(
+    lines = c["unroll"] * _far_lines(found.nest) + sum(
         np.maximum(1, run / sm.access_bytes) * np.minimum(1, run / LINE_BYTES) - run / LINE_BYTES
         for run in runs
     )
     apart = found.nest.instances / c["unroll"] * lines / context.target.cores
+    threads = found.nest.instances / (c["vector"] * c["unroll"])
+    # Of scalars, all resident threads together have few bytes in flight.
+    turns = np.floor(threads / (sm.count * sm.threads)) * sm.global_latency_cycles
+    steps = found.nest.instances * (1 + divided) / c["vector"] + threads * _steps(found.nest, sm)
     return Cost.of(
         launch=sm.launch_cycles,
-        memory=moved / sm.memory_bytes_per_cycle,
-        issue=found.nest.instances * (1 + divided) / c["vector"] / lanes,
+        memory=np.maximum(moved / sm.memory_bytes_per_cycle, turns),
+        issue=steps / lanes,
         idle=np.maximum(0.0, wanted - blocks) / wanted * sm.global_latency_cycles,
         lines=apart,
     )
@@ -93,19 +106,22 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
         sch.reorder(*units, *loops)
     if plan.unroll > 1:
         *outer, line = loops
-        if found.nest.guess(found.nest.spatial[-1]) == plan.unroll:
-            thread = _bind_lines(sch, found.nest, outer, plan.threads)
-        else:
-            run, line = sch.split(line, [None, plan.unroll])
-            _, thread = bind_flat(sch, [*outer, run], plan.threads)
         stored = sch.cache_write(found.reference, 0, "local")
-        sch.reverse_compute_at(stored, thread)
+        is_whole = found.nest.guess(found.nest.spatial[-1]) == plan.unroll
+        if not is_whole:
+            run, line = sch.split(line, [None, plan.unroll])
+            outer.append(run)
+        sch.reverse_compute_at(stored, outer[-1])
         sch.unroll(line)
         widest = multiprocessor_of(context.target).access_bytes
         lanes = gcd(widest // found.nest.writes[0].buffer.dtype.size_bytes, plan.unroll)
         part, lane = sch.split(sch.get_loops(stored)[-1], [None, lanes])
         sch.vectorize(lane)
         sch.unroll(part)
+        if is_whole:
+            _bind_lines(sch, found.nest, outer, plan.threads)
+        else:
+            bind_flat(sch, outer, plan.threads)
         return (found.reference, stored)
     point = sch.checkpoint()
     try:
@@ -120,7 +136,7 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
     return (found.reference, *done)
 
 
-def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -> LoopRef:
+def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -> None:
     """Bind the loops around lines to threads, so that a thread's results form a box; where blocks
     do not divide all of them, only the innermost loop is split."""
     at = {loop.var: at for at, loop in nest.loops.items()}
@@ -129,12 +145,12 @@ def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -
     if not isinstance(extents[-1], Const) or (
         len(known) == len(outer) and prod(known) % threads == 0
     ):
-        return bind_flat(sch, outer, threads)[1]
+        bind_flat(sch, outer, threads)
+        return
     *planes, last = outer
     part, thread = sch.split(last, [None, min(threads, -(-known[-1] // WARP) * WARP)])
     sch.bind(fused(sch, [*planes, part]), "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
-    return thread
 
 
 def _fuse_epilogue(sch: Schedule, reference: BlockRef, loop: LoopRef) -> tuple[BlockRef, ...]:
@@ -176,6 +192,43 @@ def _divisions(nest: Nest) -> int:
     return sum(isinstance(node, kinds) and sym.uses_var(node, {last}) for node in nodes)
 
 
+def _far_lines(nest: Nest) -> float:
+    """Lines of memory per element, of accesses whose neighbours along the last axis are apart."""
+    last = nest.var(nest.spatial[-1])
+    steps = [
+        float(stride.value) * access.buffer.dtype.size_bytes
+        for access in nest.accesses
+        if isinstance(stride := access.stride(last), Const) and stride.value > 1
+    ]
+    return sum(min(1.0, step / LINE_BYTES) for step in steps)
+
+
+def _steps(nest: Nest, sm: Multiprocessor) -> int:
+    """Instructions of a thread for its indices and conditions: those of the body, and divisions of
+    its number where not all axes are contiguous together."""
+    last = [at for at in nest.spatial if nest.extent(at) is not ONE]
+    nodes = dict.fromkeys(node for node in exprs(nest.block.body) if node.children())
+    found = [node for node in nodes if node.dtype is INDEX or isinstance(node, Compare)]
+    divisions = sum(isinstance(node, (FloorDiv, FloorMod)) for node in found)
+    apart = max(0, len(groups(nest, last)) - 1) if last else 0
+    return len(found) - divisions + (divisions + 2 * apart) * sm.division_instructions
+
+
+def _digits(nest: Nest) -> list[int]:
+    """The divisors of indices along a long last axis: runs of these have one quotient each."""
+    *others, at = nest.spatial
+    last, extent = nest.var(at), nest.extent(at)
+    if not others or not isinstance(extent, Const):
+        return []
+    found = [
+        int(node.b.value)
+        for node in dict.fromkeys(exprs(nest.block.body))
+        if isinstance(node, (FloorDiv, FloorMod)) and node.a is last and isinstance(node.b, Const)
+    ]
+    runs = dict.fromkeys(n for n in found if 1 < n <= WARP and int(extent.value) % n == 0)
+    return list(runs)
+
+
 def _divided_line(nest: Nest) -> int:
     """Elements along the last axis for one thread: at most those of two warps, and only where
     enough threads remain to fill the GPU."""
@@ -195,14 +248,53 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
     # Static extents that are fused into the contiguous axis must be multiples of the vector.
     known = [extent for at in part if isinstance(extent := nest.extent(at), Const)]
     count = prod(int(each.value) for each in known)
-    sizes = [1]  # broadcast reads take no vector
+    lanes = gcd(multiprocessor_of(context.target).access_bytes, count)
+    while lanes > 1 and not _is_contiguous(nest, part[-1], lanes, context):
+        lanes //= 2
+    return lanes
+
+
+def _is_contiguous(nest: Nest, last: int, lanes: int, context: RuleContext) -> bool:
+    """Whether so many neighbours along an axis, from a multiple of that number on, are one access
+    of each buffer, or the same element; and whether all of them are accessed or none."""
+    var, part, lane = nest.var(last), sym.var("part"), sym.var("lane")
+    extents = {it.var: (ZERO, it.extent) for it in nest.block.iters}
+    ctx = sym.EMPTY.bind_all({**extents, lane: (ZERO, sym.const(lanes))})
+    extent = nest.extent(last)
+    ctx = ctx.bind(part, ZERO, sym.floordiv(extent, sym.const(lanes)))
+    at = sym.add(sym.mul(part, sym.const(lanes)), lane)
+    strides = []
     for access in nest.accesses:
-        stride = access.stride(nest.var(part[-1]))
-        if stride is None or (stride is not ZERO and stride is not ONE):
-            return 1
-        sizes += [access.buffer.dtype.size_bytes] if stride is ONE else []
-    widest = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
-    return gcd(widest, count)
+        stride = access.stride(var)
+        if stride is None:
+            offset = sym.simplify(sym.substitute(access.offset, {var: at}), ctx)
+            found = sym.linear(offset, (lane,))
+            stride = None if found is None else found[0].get(lane, ZERO)
+        if stride is not ZERO and stride is not ONE:
+            return False
+        strides.append(stride)
+    widest = multiprocessor_of(context.target).access_bytes // lanes
+    sizes = [
+        access.buffer.dtype.size_bytes
+        for access, stride in zip(nest.accesses, strides, strict=True)
+        if stride is ONE
+    ]
+    if any(size > widest for size in sizes):
+        return False
+    conditions = [node.cond for node in exprs(nest.block.body) if isinstance(node, sym.Select)]
+    told = [sym.simplify(sym.substitute(cond, {var: at}), ctx) for cond in conditions]
+    return all(_is_same(part, lane, lanes, ctx) for cond in told for part in sym.conjuncts(cond))
+
+
+def _is_same(cond: Expr, lane: Var, lanes: int, ctx: Context) -> bool:
+    """Whether a condition holds for all lanes or none. What depends on memory is evaluated for each
+    lane anyway."""
+    if not sym.uses_var(cond, {lane}) or any(isinstance(node, Load) for node in sym.walk(cond)):
+        return True
+    if not isinstance(cond, Compare) or sym.linear(sym.sub(cond.b, cond.a), (lane,)) is None:
+        return False
+    first, last = (sym.substitute(cond, {lane: sym.const(at)}) for at in (0, lanes - 1))
+    return sym.prove(first, ctx.assume(last)) and sym.prove(last, ctx.assume(first))
 
 
 ELEMENTWISE = Rule("elementwise", Plan, match, plans, cost, apply)

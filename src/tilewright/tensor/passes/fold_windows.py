@@ -37,6 +37,7 @@ from tilewright.tensor.ir import (
     annotated,
 )
 from tilewright.tensor.passes.fold_padding import is_only_copied
+from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.visit import rewrite, walk
 
 WINDOWS = "windows"  # an attribute: (parameter of rows, parameter of image, geometry) of each
@@ -137,6 +138,8 @@ def windows_of(stmt: Stmt, fn: Function) -> Windows | None:
         if not isinstance(zero, Const) or zero.value != 0:
             return None
     if not isinstance(value, Load) or value.buffer.rank != 4 or value.buffer not in fn.params:
+        return None
+    if any(map(is_data_dependent, value.index)):
         return None
     sizes = [sym.simplify(dim) for dim in (*value.buffer.shape, *(it.extent for it in stmt.iters))]
     if not all(isinstance(size, Const) for size in sizes):

@@ -253,6 +253,20 @@ class _Lanes:
             return sym.substitute(cond, {self.var: sym.add(self.start, self.lanes - 1)})
         return None
 
+    def _of_all_lanes(self, cond: Expr) -> Expr | None:
+        """A scalar condition that holds where the condition does, in any lane; None if lanes may
+        differ."""
+        parts = []
+        for part in sym.conjuncts(cond):
+            if not self.expr(part).dtype.is_vector:
+                parts.append(part)
+                continue
+            witness = self._witness(part)
+            if witness is None or not self._all_agree(part, sym.simplify(witness, self.ctx)):
+                return None
+            parts.append(sym.simplify(witness, self.ctx))
+        return sym.all_of(*parts)
+
     def _all_agree(self, cond: Expr, guard: Expr) -> bool:
         """Whether a condition that holds for some lane holds for all, as for aligned vectors with
         an aligned bound."""
@@ -424,6 +438,9 @@ class _Lanes:
             return None
         if not _loads_any(node.a, node.b) and not _divides(node):
             return None
+        same = self._of_all_lanes(node.cond)
+        if same is not None:
+            return Select(same, self.widened(self.expr(node.a)), self.widened(self.expr(node.b)))
         # Both arms are evaluated, so what each loads is masked by its own condition.
         return Select(cond, self._arm(cond, node.a), self._arm(self._negated(node.cond), node.b))
 
