@@ -143,7 +143,7 @@ THIRD_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]]
     "granite_step": ("granite", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4},
                      ("input_ids", (1,))),
 }  # fmt: skip
-# A fourth: relative positions, experts, gated states, blur, mixed kernels, two towers of heads.
+# A fourth: relative positions, gated states, blur, mixed kernels, two towers of heads.
 FOURTH = ("tresnet_m", "inception_resnet_v2", "regnetx_032", "skresnet18", "convnextv2_atto",
           "efficientvit_m0", "res2next50", "mixnet_s", "vit_relpos_small_patch16_224",
           "gcresnet33ts", "eca_halonext26ts", "coatnet_rmlp_nano_rw_224", "mobileone_s0",
@@ -156,9 +156,6 @@ FOURTH_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]
     "wavlm": ("wavlm", {"num_hidden_layers": 6}, ("input_values", (16_000,))),
     "gpt_bigcode": ("gpt_bigcode", {"n_embd": 1024, "n_layer": 8, "n_head": 16,
                                     "vocab_size": 32_000}, WORDS),
-    "qwen3_moe": ("qwen3_moe", {**SMALL, "num_key_value_heads": 4, "head_dim": 64,
-                                "num_experts": 8, "moe_intermediate_size": 768,
-                                "num_experts_per_tok": 2}, WORDS),
     "glm": ("glm", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 2, "head_dim": 64,
                     "pad_token_id": 0}, WORDS),
     "nemotron": ("nemotron", {**SMALL, "intermediate_size": 4096, "num_key_value_heads": 16,

@@ -101,7 +101,8 @@ def stacked(node: Node, scope: Scope) -> Replacement:
     for source, shape in zip(sources, shapes, strict=True):
         apart = items_of((b, h, *(shape or ())[1:]))
         nodes.append(scope.new("reshape", source.inputs[0], like=node, shape=apart))  # type: ignore[union-attr]
-    product = make_node("matmul", [each.output for each in nodes], {}, node.loc)
+    operands = [each.output for each in nodes]
+    product = make_node("matmul", operands, dict(node.attributes), node.loc)
     merged = remade(node, "reshape", product.output, shape=items_of(shape_of(node.output) or ()))
     return *nodes, product, merged
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.lower_bounds import lower_bound
@@ -23,10 +24,14 @@ from tilewright.graph.match import (
     Scope,
     remade,
     rewrite_matches,
+    shape_of,
 )
 from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE
 from tilewright.graph.ops import OPS
+from tilewright.graph.types import items_of
+from tilewright.sym import ONE
 
+MOST_ADDED = 8  # tensors of a stack
 ROUNDING = {"round", "floor", "ceil", "trunc", "quantize", "mod", "fmod", "floordiv"}
 ROUNDING |= {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "sign"}
 
@@ -174,4 +179,34 @@ def least_of(node: Node, scope: Scope) -> Replacement:
     return None
 
 
-RULES = (named, power, division, difference, factors, least_of)
+def sum_of_stack(node: Node, scope: Scope) -> Replacement:
+    """The sum along the axis along which tensors were stacked is theirs."""
+    axes, x = node.get("axes"), node.inputs[0] if node.inputs else None
+    if node.op != "reduce_sum" or len(node.inputs) > 1 or not axes or len(axes) > 1 or x is None:
+        return None
+    split = scope.producer(x, "reshape")
+    stack = scope.producer(x if split is None else split.inputs[0], "concat")
+    shape, out = shape_of(x), shape_of(node.output)
+    if stack is None or shape is None or out is None or len(stack.inputs) > MOST_ADDED:
+        return None
+    axis, parts = axes[0] % len(shape), [part for part in stack.inputs if part is not None]
+    if split is None:
+        own = (*shape[:axis], ONE, *shape[axis + 1 :])
+    else:  # [.., n * size, ..] as [.., n, size, ..]
+        own = (*shape[:axis], *shape[axis + 1 :])
+    if stack["axis"] % len(own) != axis or shape[axis] is not sym.const(len(parts)):
+        return None
+    for part in parts:
+        dims = shape_of(part)
+        exact = part.tensor.dtype is node.output.tensor.dtype and part.tensor.dtype.bits >= 32
+        if not exact or dims is None or len(dims) != len(own) or not all(map(sym.equal, dims, own)):
+            return None
+    nodes: list[Node] = []
+    total = parts[0]
+    for part in parts[1:]:
+        nodes.append(scope.new("add", total, part, like=node))
+        total = nodes[-1].output
+    return *nodes, remade(node, "reshape", total, shape=items_of(out))
+
+
+RULES = (named, power, division, difference, factors, least_of, sum_of_stack)
