@@ -28,10 +28,10 @@ from tilewright.graph.match import (
 )
 from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE
 from tilewright.graph.ops import OPS
+from tilewright.graph.passes.canonicalize import MAX_PARTS
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE
 
-MOST_ADDED = 8  # tensors of a stack
 ROUNDING = {"round", "floor", "ceil", "trunc", "quantize", "mod", "fmod", "floordiv"}
 ROUNDING |= {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "sign"}
 
@@ -187,7 +187,7 @@ def sum_of_stack(node: Node, scope: Scope) -> Replacement:
     split = scope.producer(x, "reshape")
     stack = scope.producer(x if split is None else split.inputs[0], "concat")
     shape, out = shape_of(x), shape_of(node.output)
-    if stack is None or shape is None or out is None or len(stack.inputs) > MOST_ADDED:
+    if stack is None or shape is None or out is None or len(stack.inputs) > MAX_PARTS:
         return None
     axis, parts = axes[0] % len(shape), [part for part in stack.inputs if part is not None]
     if split is None:

@@ -82,7 +82,6 @@ class Problem:
     element_bytes: int
 
 
-ENOUGH_ROWS = 2 * WARP  # of a tile
 MAX_UNROLLED = 512  # multiply-adds without a branch
 
 
@@ -137,7 +136,7 @@ def _rows_of(found: Contraction, rows: Sequence[int]) -> int:
         return int(stride.value) if isinstance(stride, Const) else sys.maxsize
 
     most = max(map(found.nest.guess, rows))
-    enough = [at for at in rows if found.nest.guess(at) >= min(most, ENOUGH_ROWS)]
+    enough = [at for at in rows if found.nest.guess(at) >= min(most, WARP)]
     return min(enough, key=apart)
 
 
