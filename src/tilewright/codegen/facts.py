@@ -167,7 +167,7 @@ def as_pitched(index: Expr) -> Pitched | None:
     """The rows that the lanes of an index are in; None where offsets are dynamic, or there is one
     row."""
     match index:
-        case Mul(a, Broadcast(factor)) if factor.dtype.lanes == 1:
+        case Mul(a, Broadcast(factor)) | Mul(Broadcast(factor), a) if factor.dtype.lanes == 1:
             known, inner = as_offsets(a), as_pitched(a)
             if known is not None and not isinstance(factor, Const):
                 base, rows = known
