@@ -59,7 +59,7 @@ class KernelCosts:
 
     def job(self, candidate: Candidate) -> Job:
         """The compilation job of a candidate's kernel."""
-        graph = collapse_axes(candidate.kernel)
+        graph = collapse_axes(candidate.kernel, self.setting.target.kind)
         setting = replace(self.setting, ranges=self.ranges)
         return Job(candidate.kernel.name, graph, {}, candidate.weights, setting)
 
@@ -109,9 +109,11 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
         return None
     try:
         # Sizes are assumed one by one: dynamic axes of images stay apart.
-        kernel = collapse_rows(candidate.kernel) if candidate.is_dynamic else candidate.kernel
-        collapse = split_groups if candidate.is_dynamic else collapse_axes
-        fn = within_ranges(lower_graph(collapse(kernel), "candidate"), job)
+        if candidate.is_dynamic:
+            kernel = split_groups(collapse_rows(candidate.kernel))
+        else:
+            kernel = collapse_axes(candidate.kernel, setting.target.kind)
+        fn = within_ranges(lower_graph(kernel, "candidate"), job)
         fn = _with_image_sizes(fn, candidate)
     except (Unsupported, UserError):
         return None  # no kernel of its own: not a candidate

@@ -299,7 +299,8 @@ class _Lowering:
             out.extend(self._sizes(inner))
         if node.op in VIEWS:
             return [*out, node]
-        body = collapse_axes(node.bodies[0] if node.op == "fused" else alone(node))
+        kernel = node.bodies[0] if node.op == "fused" else alone(node)
+        body = collapse_axes(kernel, self.setting.target.kind)
         label = _label(body)
         weights = frozenset(
             at

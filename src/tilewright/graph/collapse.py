@@ -33,6 +33,7 @@ from typing import Any
 
 from tilewright import sym
 from tilewright.base.dtype import F32
+from tilewright.base.target import CUDA
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.ops import OPS
@@ -48,10 +49,12 @@ NORMS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "reduce_sum", "redu
          "reduce_max", "reduce_min")  # fmt: skip
 
 
-def collapse_axes(graph: Graph) -> Graph:
-    """The body of a kernel with merged axes, and those of groups apart; the same graph if not
-    possible."""
-    steps = (collapse_rows, _collapse_transpose, _collapse_positions, split_groups, _collapse_norms)
+def collapse_axes(graph: Graph, kind: str) -> Graph:
+    """The body of a kernel for a kind of target with merged axes, and those of groups apart; the
+    same graph if not possible."""
+    steps = [collapse_rows, _collapse_transpose, _collapse_positions, split_groups, _collapse_norms]
+    if kind == CUDA:  # its convolutions fill a GPU with few images, and split sums
+        steps.remove(_collapse_positions)
     for step in steps:
         made = step(graph)
         if made is not graph:

@@ -21,7 +21,7 @@ DYNAMIC = """%x: f32[s, b, 8], %w: f32[8, 6], %c: f32[6]) -> (f32[s, b, 6]) {
 
 
 def test_dynamic_rows_become_one_axis():
-    found = collapse_axes(body(DYNAMIC))
+    found = collapse_axes(body(DYNAMIC), "cpu")
     assert [len(param.tensor.shape) for param in found.params] == [2, 2, 1]
     assert str(found.results[0].tensor.shape[0]) == "s * b"
 
@@ -36,7 +36,7 @@ def test_dynamic_rows_become_one_axis():
 )
 def test_other_rows_stay(text):
     graph = body(text)
-    assert collapse_axes(graph) is graph
+    assert collapse_axes(graph, "cpu") is graph
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 1), (3, 4), (1, 9), (0, 2)])
@@ -82,8 +82,14 @@ CONV_LAST = """%x: f32[1, h, w, 8], %v: f32[4, 8, 1, 1], %y: f32[1, h, w, 4], %c
     ],
 )
 def test_positions_become_one_axis(text, shapes):
-    found = collapse_axes(body(text))
+    found = collapse_axes(body(text), "cpu")
     assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == shapes
+
+
+def test_positions_stay_on_gpus():
+    graph = body(CONV)
+    assert collapse_axes(graph, "cuda") is graph
+    assert collapse_axes(graph, "wasm") is not graph
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_positions_become_one_axis(text, shapes):
 )
 def test_other_positions_stay(text):
     graph = body(text)
-    assert collapse_axes(graph) is graph
+    assert collapse_axes(graph, "cpu") is graph
 
 
 GROUPED = """%x: f32[n, 8, h, w], %v: f32[12, 4, 1, 1], %b: f32[12], %y: f32[n, 12, h, w],
@@ -125,7 +131,7 @@ GROUPED = """%x: f32[n, 8, h, w], %v: f32[12, 4, 1, 1], %b: f32[12], %y: f32[n, 
 
 
 def test_groups_are_a_batch_of_gemms():
-    found = collapse_axes(body(GROUPED))
+    found = collapse_axes(body(GROUPED), "cpu")
     assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == [
         "n, 2, 4, h * w",
         "2, 6, 4",
@@ -148,7 +154,7 @@ def test_groups_are_a_batch_of_gemms():
 )
 def test_other_groups_stay(text):
     graph = body(text)
-    assert collapse_axes(graph) is graph
+    assert collapse_axes(graph, "cpu") is graph
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (8, 8), (1, 20), (0, 3)])
@@ -220,7 +226,7 @@ MEAN = """%x: f32[2, 3, 5, 6]) -> (f32[2, 3, 5, 6]) {
 
 @pytest.mark.parametrize(("text", "rank"), [(NORM, 2), (MEAN, 3)])
 def test_rows_of_norms_become_one_axis(text, rank):
-    found = collapse_axes(body(text))
+    found = collapse_axes(body(text), "cpu")
     assert len(found.params[0].tensor.shape) == len(found.results[0].tensor.shape) == rank
     rng = np.random.default_rng(0)
     given = [
@@ -245,4 +251,4 @@ def test_rows_of_norms_become_one_axis(text, rank):
 )
 def test_rows_that_differ_otherwise_stay(text):
     graph = body(text)
-    assert collapse_axes(graph) is graph
+    assert collapse_axes(graph, "cpu") is graph

@@ -116,5 +116,5 @@ def test_results_are_as_exact_as_those_of_f32(k, parts):
 def test_rows_along_several_dynamic_axes_are_one_axis_of_the_kernel(k, shapes):
     module, _ = split(model(("batch", "steps"), k, 768))
     (product,) = (node for node in module.main.nodes if node.op == "matmul_pieces")
-    kernel = collapse_axes(alone(product))
+    kernel = collapse_axes(alone(product), "cpu")
     assert [str(value.type) for value in kernel.params] == shapes
