@@ -127,8 +127,8 @@ def _batch_axes(product: Node) -> int:
     return len(() if b is None else b.tensor.shape or ()) - _row_axes(product) - 1
 
 
-def _keeps_rows(node: Node, product: Node) -> bool:
-    """Whether a node computes every row from the same row of its operands."""
+def _keeps_rows(node: Node, product: Node | None = None) -> bool:
+    """Whether a node computes every row from the same row of its operands, as a product does."""
     if node is product or node.op == "constant":
         return True
     is_map = OPS[node.op].is_map and not node.bodies
@@ -344,7 +344,8 @@ def _collapse_norms(graph: Graph) -> Graph:
     if not along or len(set(along.values())) > 1 or None in along.values():
         return graph
     ((lead, last),) = {each for each in along.values() if each is not None}
-    if len(lead) < 2 or not all(n in along or _keeps_rows(n, n) for n in graph.nodes):
+    is_kept = all(n in along or _keeps_rows(n) or _extends_rows(n, lead, last) for n in graph.nodes)
+    if len(lead) < 2 or not is_kept:
         return graph
     made = {value: _of_rows(value, lead, last) for value in _values(graph)}
     return _with_values(graph, made, axis=1, axes=tuple(range(1, 1 + last)))
@@ -360,6 +361,12 @@ def _axes_of_row(node: Node) -> tuple[Shape, int] | None:
     given = node.get("axes") if first is None else range(first % rank, rank)
     axes = sorted(axis % rank for axis in given or ())
     return (shape[: axes[0]], len(axes)) if axes and axes == list(range(axes[0], rank)) else None
+
+
+def _extends_rows(node: Node, lead: Shape, last: int) -> bool:
+    """Whether a node concatenates rows, which are one axis, and so the axis that a norm has."""
+    rank = len(lead) + last
+    return node.op == "concat" and last == 1 and node["axis"] % rank == len(lead)
 
 
 def _of_rows(value: Value, lead: Shape, last: int) -> Value | None:

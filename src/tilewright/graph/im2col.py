@@ -409,7 +409,7 @@ def fits_banded_matrix(node: Node, weights: Array, pixel: int, multiple: int) ->
     """Whether bands with whole pixels are much smaller than all windows, with rows padded to a
     multiple; pixels that need no padding are copied directly."""
     _, inner, *taps = weights.shape
-    shape = shape_of(node.inputs[0]) if node.inputs[0] is not None else None
+    shape = shape_of(node.inputs[0])
     if len(taps) != 2 or node["dilations"] != (1, 1) or not _is_known(tuple(node["pads"])):
         return False
     if shape is None or not all(isinstance(dim, Const) for dim in shape[1:]) or not inner % pixel:

@@ -267,6 +267,6 @@ def _uses(graph: Graph) -> tuple[dict[Value, int], dict[Value, list[Node]]]:
     return uses, users
 
 
-def shape_of(value: Value) -> tuple[Anything, ...] | None:
-    """The dimensions of a tensor, if its rank is known."""
-    return value.type.shape if isinstance(value.type, TensorType) else None
+def shape_of(value: Value | None) -> tuple[Anything, ...] | None:
+    """The dimensions of a tensor, if its rank is known; None of an operand that is left out."""
+    return value.type.shape if value and isinstance(value.type, TensorType) else None

@@ -210,13 +210,13 @@ def test_values_beside_a_transpose_keep_their_form(text, shapes):
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
 
 
-NORM = """%x: f32[4, n, 6], %s: f32[6], %b: f32[6]) -> (f32[4, n, 6]) {
+NORM = """%x: f32[4, n, 6], %s: f32[6], %b: f32[6]) {
   %t = tanh(%x)
   %y = layer_norm(%t, %s, %b) {axis = 2}
   %z = add(%y, %x)
   return %z
 }"""
-MEAN = """%x: f32[2, 3, 5, 6]) -> (f32[2, 3, 5, 6]) {
+MEAN = """%x: f32[2, 3, 5, 6]) {
   %q = mul(%x, %x)
   %m = reduce_mean(%q) {axes = (2, 3), keepdims = true}
   %y = div(%x, %m)
@@ -224,7 +224,14 @@ MEAN = """%x: f32[2, 3, 5, 6]) -> (f32[2, 3, 5, 6]) {
 }"""
 
 
-@pytest.mark.parametrize(("text", "rank"), [(NORM, 2), (MEAN, 3)])
+ROWS = """%x: f32[3, 4, 4, 6], %y: f32[3, 4, 4, 2], %s: f32[8], %b: f32[8]) {
+  %t = concat(%x, %y) {axis = -1}
+  %z = layer_norm(%t, %s, %b) {axis = 3}
+  return %z
+}"""
+
+
+@pytest.mark.parametrize(("text", "rank"), [(NORM, 2), (MEAN, 3), (ROWS, 2)])
 def test_rows_of_norms_become_one_axis(text, rank):
     found = collapse_axes(body(text), "cpu")
     assert len(found.params[0].tensor.shape) == len(found.results[0].tensor.shape) == rank
@@ -247,6 +254,13 @@ def test_rows_of_norms_become_one_axis(text, rank):
         NORM.replace("axis = 2", "axis = 1").replace("f32[6]", "f32[n, 6]"),  # one axis of rows
         MEAN.replace("(2, 3)", "(1, 2)"),  # another axis within the row
         MEAN.replace("= true", "= false").replace("div(%x, %m)", "neg(%x)"),
+        # rows in another order, of equal sizes
+        NORM.replace("[4, n, 6]", "[4, 4, 6]").replace(
+            "tanh(%x)", "transpose(%x) {perm = (1, 0, 2)}"
+        ),
+        # within rows of two axes, and along the axis of rows
+        MEAN.replace("mul(%x, %x)", "concat(%x, %x) {axis = 3}").replace("div(%x", "div(%q"),
+        NORM.replace("tanh(%x)", "concat(%x, %x) {axis = 1}").replace("add(%y, %x)", "neg(%y)"),
     ],
 )
 def test_rows_that_differ_otherwise_stay(text):

@@ -7,7 +7,7 @@ Exporters flatten the rows of a tensor for a matmul and restore them afterwards:
 Elementwise operators and matmuls with a matrix of weights treat rows alike in any shape, so the
 last reshape can move up to the first one and merge with it. A reshape that splits a slice of each
 row, such as the heads of attention, moves before the slice: there it is free, and the slice is one
-of whole planes. Stacks of matrices whose two axes were merged for a product keep them:
+of whole planes. A batched matmul whose two batch axes were merged for it gets them back:
 
     matmul(reshape(x), reshape(y))      of [b * h, m, k] is one of [b, h, m, k]
 """
@@ -31,7 +31,7 @@ Items = tuple[int | Expr, ...]
 
 def cancel_reshapes(module: Module, ctx: PassContext) -> Module:
     """Before: reshape(relu(reshape(%x))).   After: relu(reshape(%x))."""
-    return rewrite_matches(module, (raised, split_before_slice, stacked))
+    return rewrite_matches(module, (raised, split_before_slice, batched_matmul))
 
 
 def raised(node: Node, scope: Scope) -> Replacement:
@@ -83,32 +83,29 @@ def split_before_slice(node: Node, scope: Scope) -> Replacement:
     return every, remade(node, "slice", every.output, **_bounds(axis, start // size, heads))
 
 
-def stacked(node: Node, scope: Scope) -> Replacement:
-    """A product of matrices along two axes that both operands had merged into one."""
-    shapes = [shape_of(value) if value is not None else None for value in node.inputs]
+def batched_matmul(node: Node, scope: Scope) -> Replacement:
+    """A batched matmul of operands that both had their two batch axes merged into one."""
+    shapes = [shape_of(value) for value in node.inputs]
     if node.op != "matmul" or any(shape is None or len(shape) != 3 for shape in shapes):
         return None
-    sources = [scope.producer(value, "reshape") for value in node.inputs]
-    before = [None if each is None else _whole_shape(each.inputs[0]) for each in sources]
-    if any(shape is None or len(shape) < 4 for shape in before):
+    sources = [each for value in node.inputs if (each := scope.producer(value, "reshape"))]
+    before = [shape_of(each.inputs[0]) for each in sources]
+    if len(before) < 2 or any(shape is None or len(shape) < 4 for shape in before):
         return None
     (b, h, *_), other = before[0] or (), before[1] or ()
-    stacks = [sym.mul(b, h), sym.mul(other[0], other[1]), *[(shape or ())[0] for shape in shapes]]
+    batches = [sym.mul(b, h), sym.mul(other[0], other[1]), *[(shape or ())[0] for shape in shapes]]
     same = sym.equal(b, other[0]) and sym.equal(h, other[1])
-    if not same or not all(sym.equal(stacks[0], each) for each in stacks):
+    if not same or not all(sym.equal(batches[0], each) for each in batches):
         return None
-    nodes = []
-    for source, shape in zip(sources, shapes, strict=True):
-        apart = items_of((b, h, *(shape or ())[1:]))
-        nodes.append(scope.new("reshape", source.inputs[0], like=node, shape=apart))  # type: ignore[union-attr]
+    apart = [items_of((b, h, *(shape or ())[1:])) for shape in shapes]
+    nodes = [
+        scope.new("reshape", source.inputs[0], like=node, shape=shape)
+        for source, shape in zip(sources, apart, strict=True)
+    ]
     operands = [each.output for each in nodes]
     product = make_node("matmul", operands, dict(node.attributes), node.loc)
     merged = remade(node, "reshape", product.output, shape=items_of(shape_of(node.output) or ()))
     return *nodes, product, merged
-
-
-def _whole_shape(value: Value | None) -> tuple[Expr, ...] | None:
-    return None if value is None else shape_of(value)
 
 
 def _bounds(axis: int, start: int, count: int) -> dict[str, Attribute]:
@@ -118,7 +115,7 @@ def _bounds(axis: int, start: int, count: int) -> dict[str, Attribute]:
 def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
     """The start of a slice of the last axis, the extent of that axis, and the h and d of the
     reshape."""
-    before, after = shape_of(part.inputs[0]) if part.inputs[0] else None, shape_of(node.output)
+    before, after = shape_of(part.inputs[0]), shape_of(node.output)
     if before is None or after is None or len(after) < 2 or len(part.inputs) != 1:
         return None
     if sliced_axes(part) != (len(before) - 1,) or not is_view(part):
@@ -135,7 +132,7 @@ def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
 
 def _rows(node: Node) -> Items | None:
     """All dimensions but the last of a reshape's result, if it keeps the last."""
-    before, after = shape_of(node.inputs[0]) if node.inputs[0] else None, shape_of(node.output)
+    before, after = shape_of(node.inputs[0]), shape_of(node.output)
     if not before or not after or not (before[-1] is after[-1] or sym.equal(before[-1], after[-1])):
         return None
     return items_of(after[:-1])

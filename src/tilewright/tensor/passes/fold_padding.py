@@ -134,6 +134,7 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
         if own[0] is inside.index[-1] and len(axes) > 1 and inside.index[-2] is not iters[-2]:
             return None
     made = Padding(stmt, stmt.body.buffer, inside.buffer, iters, inside.index)
+    # A box like the kernels': several rows and columns, one of every other axis.
     rank = len(iters)
     extents = (ONE,) * (rank - 2) + (sym.const(2),) * min(2, rank)
     box = Region(made.padded, tuple([Range(sym.ZERO, extent) for extent in extents]))
