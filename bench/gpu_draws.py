@@ -195,7 +195,7 @@ SIXTH = Draw(
     others={
         "persimmon": ("persimmon", {**SMALL, "intermediate_size": 4096}, WORDS),
         "biogpt": ("biogpt", {**SMALL, "intermediate_size": 4096}, WORDS),
-        "funnel": ("funnel", {"vocab_size": 32_000}, TOKENS),
+        "funnel": ("funnel", {"vocab_size": 32_000, "architectures": ["FunnelModel"]}, TOKENS),
         "deberta1": ("deberta", {"num_hidden_layers": 6, "vocab_size": 32_000}, TOKENS),
         "data2vec": ("data2vec-audio", {"num_hidden_layers": 6}, SOUND),
         "smollm3": ("smollm3", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4,

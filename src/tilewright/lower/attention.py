@@ -330,7 +330,7 @@ def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) 
     """
     left, right = use["window"]
     count = static(rows)
-    if lengths is not None or (count is not None and count <= QUERY_BLOCK):
+    if not use["skips"] or lengths is not None or (count is not None and count <= QUERY_BLOCK):
         return []
     first = sym.add(sym.mul(block, QUERY_BLOCK), use["past"])
     tests: list[Expr] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import Any
 
@@ -14,7 +15,7 @@ from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import REDUCE, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
-from tilewright.tensor.visit import output_buffers
+from tilewright.tensor.visit import blocks, output_buffers
 
 
 def ceildiv(a: Any, b: Any) -> Any:
@@ -56,6 +57,21 @@ def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
     if found is None:
         raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
     return found
+
+
+def padded(
+    sch: Schedule, reference: BlockRef, multiples: Sequence[int], *, clamp: bool = False
+) -> tuple[list[BlockRef], list[BlockRef]]:
+    """Pad sizes; returns the blocks that pad operands, and those that crop results."""
+    before = _names(sch)
+    sch.pad(reference, multiples, clamp)
+    added = [sch.get_block(name) for name in _names(sch) if name not in before]
+    after = sch.get_consumers(reference)
+    return [each for each in added if each not in after], [each for each in added if each in after]
+
+
+def _names(sch: Schedule) -> list[str]:
+    return [block.name for block in blocks(sch.function.body)]
 
 
 def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
