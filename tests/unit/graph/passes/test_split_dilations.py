@@ -47,6 +47,8 @@ def convolution(module):
         ((28, 28), (2, 2), (2, 2, 2, 2)),
         ((24, 28), (3, 4), (3, 0, 6, 4)),
         ((28, 14), (4, 1), (0,) * 4),
+        ((33, 27), (2, 4), (2, 4, 2, 4)),  # images of several sizes are extended
+        ((28, 28), (2, 2), (1, 3, 0, 2)),  # and padded before, where padding is no multiple
     ],
 )
 def test_images_that_windows_see_are_a_batch(size, dilations, pads):
@@ -63,8 +65,7 @@ def test_images_that_windows_see_are_a_batch(size, dilations, pads):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"size": (27, 28)},  # images of several sizes
-        {"pads": (1, 1, 1, 1)},
+        {"size": (9, 9), "dilations": (8, 8), "pads": (8,) * 4},  # images of little but zeros
         {"strides": (2, 2)},
         {"channels": 3},  # hardly anything to multiply
         {"out": 72},  # vectors that are not full
@@ -79,4 +80,5 @@ def test_others_stay_as_they_are(changed):
     usual = {"size": (28, 28), "channels": 64, "out": 64, "dilations": (2, 2), "pads": (2,) * 4}
     given = {key: value for key, value in changed.items() if key in ("target", "is_lowered")}
     described = usual | {key: value for key, value in changed.items() if key not in given}
-    assert convolution(passed(model(**described), **given))["dilations"] == (2, 2)
+    found = convolution(passed(model(**described), **given))
+    assert found["dilations"] == described["dilations"]
