@@ -339,6 +339,17 @@ def test_loads_of_a_gemv_stay_in_registers():
     assert each <= int(plan["unroll"]) or each % int(plan["unroll"]) == 0
 
 
+def test_a_gemv_loads_ahead_only_what_it_reads():
+    """Sixteen of 11 x 11 pixels lie in a box of 12 x 11, which is not copied."""
+    a = te.placeholder((2, 11, 11, 32), name="a")
+    rows, columns = te.reduce_axis((0, 11), name="rows"), te.reduce_axis((0, 11), name="columns")
+    sums = te.compute(
+        (2, 32), lambda n, c: te.sum(a[n, rows, columns, c], axis=(rows, columns)), name="c"
+    )
+    made = check(te.function([a, sums], name="sums"), "c", "gemv", plan_of(GEMV, (8, 4, 8, 16)))
+    assert "a_local" not in str(made.schedule.function)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("k", "plan", "shape"),
