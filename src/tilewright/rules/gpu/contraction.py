@@ -37,7 +37,7 @@ from tilewright.rules.gpu.parts import (
 from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import fused, is_expression, nest_of
+from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const, Var
@@ -367,7 +367,8 @@ def tiled(
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     for store in followed:  # sums stay in registers if their places are known
-        attempt_all(sch, sch.get_loops(store)[-len(registers) :], sch.unroll)
+        axes = len(block_of(sch.function, store.name).iters)
+        attempt_all(sch, sch.get_loops(store)[-axes:], sch.unroll)
     if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MAX_UNROLLED:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)

@@ -75,18 +75,30 @@ def _names(sch: Schedule) -> list[str]:
 
 
 def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
-    """The block that fills an operand's shared tile: its producer if that only moves values, else a
-    copy."""
+    """The block that fills an operand's shared tile: its producer if that is elementwise, and ends
+    no row such as a softmax, else a copy."""
     for producer in sch.get_producers(reference):
         block = block_of(sch.function, producer.name)
         if block.writes[0].buffer is not load.buffer:
             continue
         alone = len(sch.get_consumers(producer)) == 1
-        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
+        simple = is_expression(block) and not _follows_reductions(sch, producer)
         if alone and simple and load.buffer not in output_buffers(sch.function):
             sch.set_scope(producer, 0, "shared")
             return producer
     return copied_by(sch, reference, load)
+
+
+def _follows_reductions(sch: Schedule, reference: BlockRef) -> bool:
+    """Whether a block is a reduction or reads results of some, also through others."""
+    found, seen = [reference], {reference}
+    while found:
+        current = found.pop()
+        if any(it.kind == REDUCE for it in block_of(sch.function, current.name).iters):
+            return True
+        found += [each for each in sch.get_producers(current) if each not in seen]
+        seen.update(found)
+    return False
 
 
 def copied_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
