@@ -1,19 +1,23 @@
-"""split_dilations: dilated convolutions become plain ones of several smaller images.
+"""split_dilations: dilated convolutions become plain ones of several smaller images, or of regions.
 
 Windows whose elements are d apart see every d-th row and column only: an image is d x d images that
 have nothing to do with each other, and of these a convolution is a plain one, for which Winograd's
 method serves. They are a batch, or side by side in one image, made by a transpose and undone by
 another, whose prices count. Images whose sizes d does not divide are extended by zeros, and the
-results cut.
+results cut. Where windows reach beyond the image nearly everywhere, regions of the result are
+convolutions by the weights that they see (`graph/window_regions.py`).
 
 For images channels last of known sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
+
+import numpy as np
 
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, Target
@@ -33,9 +37,12 @@ from tilewright.graph.ir import Attribute, Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.passes.choose_winograd import best_tile, winograd_channels
+from tilewright.graph.window_regions import Cut, multiplied_share, regions
+from tilewright.sym import const
 
-DIRECT, SPLIT = "direct", "split"
+DIRECT, BATCH, SIDE_BY_SIDE, REGIONS = "direct", "batch", "side by side", "regions"
 Parts = tuple[list[Node], Node, list[Node]]  # before the plain convolution, itself, after it
+Maker = Callable[[Cut], list[Node]]
 
 
 def split_dilations(module: Module, ctx: PassContext) -> Module:
@@ -50,42 +57,93 @@ def split_dilations(module: Module, ctx: PassContext) -> Module:
 def split(
     node: Node, scope: Scope, *, ctx: PassContext, target: Target, in_cache: bool
 ) -> Replacement:
-    """Where plain convolutions by Winograd's method, with both transposes, take less time."""
+    """The cheapest form, where it takes less time than the dilated convolution."""
     costs = costs_of(ctx)
-    if costs is None or node.op != "conv" or scope.constant(node.inputs[1]) is None:
+    weights = scope.constant(node.inputs[1]) if node.op == "conv" else None
+    if costs is None or weights is None:
         return None
-    found = apart(node, target, costs, in_cache)
-    if found is None:
+    prices, makers = split_forms(node, target, costs, in_cache)
+    if not makers:
         return None
-    made, whole, parts = found
-    is_faster = parts.ns * LEAST_SPEEDUP < whole.ns
-    chosen = parts if is_faster else whole
-    note_choice(ctx, "split_dilations", node, "convolution", chosen.name, (whole, parts))
-    return made if is_faster else None
+    whole, *others = prices
+    best = min(others, key=lambda price: price.ns)
+    is_faster = best.ns * LEAST_SPEEDUP < whole.ns
+    chosen = best.name if is_faster else DIRECT
+    note_choice(ctx, "split_dilations", node, "convolution", chosen, prices)
+    stored: list[Node] = []
+
+    def cut(part: tuple[slice, ...]) -> Value:
+        stored.append(scope.new_constant(np.ascontiguousarray(weights[part]), "weights", node))
+        return stored[-1].output
+
+    made = makers[best.name](cut) if is_faster else []
+    return (*stored, *made) or None
 
 
-def apart(
+def split_forms(
     node: Node, target: Target, costs: Costs, in_cache: bool
-) -> tuple[list[Node], Price, Price] | None:
-    """A dilated convolution of constant weights as a plain one by Winograd's method, and the prices
-    of both; None where it is not dilated, or there is no such form."""
+) -> tuple[tuple[Price, ...], dict[str, Maker]]:
+    """The prices of a dilated convolution of constant weights and of its other forms, and what
+    makes these, given a way to take a part of the weights."""
     if prod(node["dilations"]) == 1 or not _is_known(node):
+        return (), {}
+    direct = Candidate(DIRECT, alone(node), frozenset({1}), in_cache)
+    whole = costs.prices((direct,))
+    if whole is None:
+        return (), {}
+    prices, makers = list(whole), dict[str, Maker]()
+    forms = {BATCH: partial(_batch, node), SIDE_BY_SIDE: partial(_side_by_side, node)}
+    for name, form in forms.items():
+        found = _plain_ns(form(), target, costs, in_cache)
+        if found is not None:
+            prices.append(replace(whole[0], name=name, ns=found))
+            makers[name] = partial(_joined, form)
+    if multiplied_share(node) * LEAST_SPEEDUP < 1:
+        found = _regions_ns(node, costs, in_cache)
+        if found is not None:
+            prices.append(replace(whole[0], name=REGIONS, ns=found))
+            makers[REGIONS] = partial(_by_regions, node)
+    return tuple(prices), makers
+
+
+def _plain_ns(parts: Parts, target: Target, costs: Costs, in_cache: bool) -> float | None:
+    """The time of a plain convolution by Winograd's method, with the transposes around it; None
+    where it does not serve."""
+    before, plain, after = parts
+    channels = winograd_channels(plain, target)
+    tile, prices = best_tile(plain, channels, costs, True, in_cache) if channels else (0, ())
+    moves = (candidate_of("before", before), candidate_of("after", after))
+    moved = costs.prices(moves) if tile else None
+    if moved is None:
         return None
-    found: list[tuple[float, Price, list[Node]]] = []
-    for before, plain, after in (_batch(node), _side_by_side(node)):
-        channels = winograd_channels(plain, target)
-        tile, prices = best_tile(plain, channels, costs, True, in_cache) if channels else (0, ())
-        direct = Candidate(DIRECT, alone(node), frozenset({1}), in_cache)
-        moves = (candidate_of("before", before), candidate_of("after", after))
-        others = costs.prices((direct, *moves)) if tile else None
-        if others is not None:
-            whole, *moved = others
-            ns = min(price.ns for price in prices) + sum(price.ns for price in moved)
-            found.append((ns, whole, [*before, plain, *after]))
-    if not found:
-        return None
-    ns, whole, made = min(found, key=lambda each: each[0])
-    return made, whole, replace(whole, name=SPLIT, ns=ns)
+    return min(price.ns for price in prices) + sum(price.ns for price in moved)
+
+
+def _regions_ns(node: Node, costs: Costs, in_cache: bool) -> float | None:
+    """The time of the convolutions of all regions, and of concatenating their results."""
+    w = node.inputs[1]
+    assert w is not None
+    shape, of = w.tensor.static_shape or (), w.tensor
+
+    def cut(part: tuple[slice, ...]) -> Value:
+        dims = [len(range(size)[taken]) for size, taken in zip(shape, part, strict=True)]
+        return Value("weights", replace(of, shape=tuple(map(const, dims))))
+
+    convs, joined = regions(node, cut)
+    each = [Candidate(REGIONS, alone(conv), frozenset({1}), in_cache) for conv in convs]
+    after = [candidate_of("joined", joined)] if joined else []
+    prices = costs.prices((*each, *after))
+    return None if prices is None else sum(price.ns for price in prices)
+
+
+def _joined(form: Callable[[], Parts], cut: Cut) -> list[Node]:
+    before, plain, after = form()
+    return [*before, plain, *after]
+
+
+def _by_regions(node: Node, cut: Cut) -> list[Node]:
+    convs, joined = regions(node, cut)
+    return [*convs, *joined]
 
 
 def _is_known(node: Node) -> bool:
