@@ -42,7 +42,7 @@ from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
 from tilewright.graph.passes.choose_winograd import best_tile, winograd_channels
 from tilewright.graph.passes.densify_groups import widened
-from tilewright.graph.passes.split_dilations import apart
+from tilewright.graph.passes.split_dilations import split_forms
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users, walk
 from tilewright.sym import Const, Expr, Var, free_vars
@@ -152,10 +152,9 @@ class _LayoutCosts:
             return direct
         if node.op != "conv" or 1 not in weights or costs.is_lowered:
             return direct
-        found = apart(node, target, costs, self.in_cache)
-        forms: tuple[Price, ...] = found[1:] if found else ()
+        forms, _ = split_forms(node, target, costs, self.in_cache)
         channels = winograd_channels(node, target)
-        if channels and not found:
+        if channels and not forms:
             _, forms = best_tile(node, channels, costs, True, self.in_cache)
         others = [price.ns for price in forms if price.source == direct.source]
         return replace(direct, ns=min([direct.ns, *others]))
