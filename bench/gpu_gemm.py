@@ -1,16 +1,17 @@
 """GEMM on an NVIDIA GPU against cuBLAS, device times in one run.
 
     python bench/gpu_gemm.py [--json FILE] [--search N]
-                             [--only bf16 edges rows epilogue kn tn odd f16 tf32 fp8 int8 f32]
+                             [--only bf16 edges rows epilogue kn tn odd f16 tf32 fp8 int8 f32
+                                     tokens]
 
 C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written; `tn`: A as
 [k, m] too; `odd`: rows of k that no bulk copy reads). Ours and cuBLAS's launches are captured in
 CUDA graphs of 20, over operands that rotate so that none is warm in L2, and take turns; medians of
-several. `edges` are sizes that no tile divides. `rows` are few
-rows with weights cold, and told to be weights as in models: a launch copies them before the one it
-follows has ended. `epilogue` is a bias, GELU and a residual against torch.compile; `fp8` is e4m3
-with results in bf16, `int8` bytes with sums of i32. With --search the N plans that are priced
-lowest are timed, and each is printed beside its price.
+several. `edges` are sizes that no tile divides. `rows` are few rows with weights cold, and told to
+be weights as in models: a launch copies them before the one it follows has ended. `epilogue` is a
+bias, GELU and a residual against torch.compile; `fp8` is e4m3 with results in bf16, `int8` bytes
+with sums of i32; `tokens` are layers of transformers in f32, C = A B. With --search the N plans
+that are priced lowest are timed, and each is printed beside its price.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ CASES = {
     "fp8": {(8192,) * 3: 0.9},
     "int8": {(4096,) * 3: 1.0},
     "f32": {(1024,) * 3: 0.9, (4096,) * 3: 0.9},
+    "tokens": {(128, 3072, 768): 1.0, (256, 2816, 1024): 1.0, (256, 1024, 2816): 1.0,
+               (197, 1536, 384): 1.0, (784, 768, 192): 1.0, (1024, 1536, 384): 1.0},
 }  # fmt: skip
 TORCH = {
     "bf16": torch.bfloat16,
@@ -78,7 +81,9 @@ def gemm(
 
     if kind == "f32":
         read = te.round_tf32 if dtype == "tf32" else (lambda x: x)
-        C = te.compute((m, n), lambda i, j: te.sum(read(A[i, r]) * read(B[j, r]), axis=r), name="C")
+        C = te.compute(
+            (m, n), lambda i, j: te.sum(read(left(i)) * read(right(j)), axis=r), name="C"
+        )
         return te.function([A, B, C], name="gemm")
     C = te.compute(
         (m, n),
@@ -192,8 +197,8 @@ def figures_of(
     case: str, sizes: tuple[int, int, int], want: float, search: int
 ) -> list[report.Figure]:
     m, n, k = sizes
-    dtype = case if case in TORCH else "bf16"
-    form = case == "epilogue", case in ("kn", "tn"), case == "tn"
+    dtype = "f32" if case == "tokens" else case if case in TORCH else "bf16"
+    form = case == "epilogue", case in ("kn", "tn", "tokens"), case == "tn"
     fn = gemm(m, n, k, dtype, *form)
     if case == "rows":
         fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
@@ -206,7 +211,7 @@ def figures_of(
         print(name, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us")
     print_plans(
         name,
-        cheapest(made, search, alike=("slots", "span")),
+        cheapest(made, search, alike=("slots", "span", "stages", "block_k", "run_k")),
         lambda choice: ours_of(schedule(fn, TARGET, choices={"C": choice}), operands),
     )
     return [

@@ -38,6 +38,8 @@ class Multiprocessor:
     own_memory_bytes_per_cycle: float  # of one multiprocessor at most
     evict_first_gain: float  # factor on these and L2's rate, with the evict-first policy
     l2_bytes_per_cycle: float  # from L2 to one multiprocessor
+    copied_bytes_per_cycle: float  # the same by threads' copies, beside arithmetic
+    step_cycles: int  # of a pipelined loop over tiles: a wait and a barrier
     cluster_bytes_per_cycle: float  # of one block, to and from distributed shared memory
     cluster_latency_cycles: int  # to start a cluster, synchronize twice, and end
     multicast_latency_cycles: int  # added per two more destination blocks
@@ -131,6 +133,8 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         own_memory_bytes_per_cycle=18.0,
         evict_first_gain=1.045,
         l2_bytes_per_cycle=52.0,
+        copied_bytes_per_cycle=30.0,
+        step_cycles=150,
         cluster_bytes_per_cycle=24.0,
         cluster_latency_cycles=8000,
         multicast_latency_cycles=550,

@@ -10,8 +10,8 @@ in a tile, which avoids bank conflicts: the first accesses of all threads, then 
 Where there are too few tiles, k is split into `split_k` parts that a further kernel adds up.
 
 Tails along m and n repeat the last row of an operand that is contiguous along k; only stores are
-guarded. Dynamic sizes, other tails, windows, and operands that are computed on the fly are left to
-the rule `gemm`.
+guarded. Dynamic sizes, few rows or columns, other tails, windows, and operands that are computed on
+the fly are left to the rule `gemm`, whose blocks wait for their copies.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if not all(_is_matrix(load, {side, nest.var(k)}) for load, side in sides):
         return None
     sizes = nest.guess(m), nest.guess(n), nest.guess(k)
+    if min(sizes[:2]) < multiprocessor_of(context.target).warp:
+        return None
     whole = found.guess(tuple(nest.spatial))
     along_k = (found.a.index[-1] is nest.var(k), found.b.index[-1] is nest.var(k))
     return Found(reference, whole // (sizes[0] * sizes[1]), *sizes, along_k)
@@ -168,8 +170,8 @@ def _shared_bytes(c: Columns, words: int) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of all waves of blocks: arithmetic, shared memory loads, tiles from L2 or operands
-    from memory, whichever is largest; exposed copies; adding up the parts of k."""
+    """Cycles of all waves of blocks: arithmetic on the scheduler with most warps, tiles from L2,
+    and the wait of each step; adding up the parts of k."""
     sm = multiprocessor_of(context.target)
     words, split, threads = sm.access_words, c["split_k"], _threads(c)
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
@@ -184,20 +186,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     steps = found.k // split // c["block_k"]
     loads = (c["thread_m"] + c["thread_n"]) / words  # per thread and step of k
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
-    warps = threads / sm.warp
-    # A copy computes an address in both memories.
-    copies = 2 * moved / threads / (1 if any(found.along_k) else words)
-    own = c["block_k"] * (sums + loads) + copies  # instructions per warp
-    among = np.maximum(resident * warps / sm.warps_issued_per_cycle, 1)
+    warps = resident * threads / sm.warp
+    multiplied = np.ceil(warps / sm.warps_issued_per_cycle) * c["block_k"] * sums
+    copied = resident * words * moved / sm.copied_bytes_per_cycle
     # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
-    read = resident * warps * (words * c["block_k"] * loads + copies)
-    busy = np.maximum(np.maximum(among * own, read), resident * 4 * moved / sm.l2_bytes_per_cycle)
-    # One barrier per step, hidden by the other blocks of a multiprocessor.
-    meets = sm.warp * np.where(resident > 1, 1, 2)
+    read = warps * words * c["block_k"] * loads
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
-    # A lone warp is exposed to operand latency.
-    alone = c["block_k"] * (sums + sums / 4 + sm.shared_latency_cycles)
-    busy = np.maximum(busy + meets, np.maximum(alone, waiting))
+    busy = np.maximum(np.maximum(multiplied + copied + sm.step_cycles, read), waiting)
     through_tiles = waves * steps * busy
     operands = 4.0 * found.batch * (found.m + found.n) * found.k
     parts = 8.0 * found.batch * found.m * found.n * split
