@@ -49,6 +49,7 @@ from tilewright.sym import Const, Context, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Stmt
+from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, loads, prefetched, walk, written_buffers
 
@@ -103,7 +104,6 @@ class Emitter:
         self._memo: dict[Expr, Value] = {}
         self._mask: Value | None = None
         self._is_known = True  # whether the current mask is constant
-        self._loads: dict[Expr, bool] = {}
 
     # ------------------------------------------------------------------ statements
 
@@ -215,7 +215,7 @@ class Emitter:
     def _is_harmless(self, expr: Expr) -> bool:
         """Whether an expression can be evaluated speculatively."""
         divisions = (sym.FloorDiv, sym.FloorMod)
-        return not self._has_load(expr) and all(
+        return not is_data_dependent(expr) and all(
             isinstance(node.b, Const) for node in sym.walk(expr) if isinstance(node, divisions)
         )
 
@@ -470,12 +470,12 @@ class Emitter:
                     memo[node] = direct
                     continue
                 stack.append((node, True))
-                stack.extend((child, False) for child in reversed(node.children()))
+                stack += [(child, False) for child in node.children()[::-1]]
                 continue
             args = tuple([memo[child] for child in node.children()])
-            memo[node] = self._computed(node, args)
-            if node.dtype is INDEX and not self._has_load(node):
-                passed[node] = memo[node]
+            memo[node] = made = self._computed(node, args)
+            if node.dtype is INDEX and not is_data_dependent(node):
+                passed[node] = made
         return memo[root]
 
     def _computed(self, node: Expr, args: tuple[Value, ...]) -> Value:
@@ -502,6 +502,8 @@ class Emitter:
     def _direct(self, node: Expr) -> Value | None:
         """Nodes that are not computed from all of their children's values."""
         kind = type(node)
+        if kind in _ARITHMETIC:
+            return None
         if kind is Const:
             assert isinstance(node, Const)
             return Value(register_type(node.dtype), literal(node))
@@ -522,9 +524,9 @@ class Emitter:
             found = rounded(node)
             return None if found is None else emit_rounded(self, found)
         if isinstance(node, sym.Select):
-            if self._has_load(node.a) or self._has_load(node.b):
+            if is_data_dependent(node.a) or is_data_dependent(node.b):
                 return self._guarded(node.cond, node.a, node.b)
-        elif isinstance(node, (sym.And, sym.Or)) and self._has_load(node.b):
+        elif isinstance(node, (sym.And, sym.Or)) and is_data_dependent(node.b):
             lanes = node.dtype.lanes
             fixed: Expr = sym.const(isinstance(node, sym.Or), sym.FALSE.dtype)
             fixed = fixed if lanes == 1 else Broadcast(fixed, lanes)
@@ -538,22 +540,6 @@ class Emitter:
         if isinstance(node, Address):
             return self.access.address(self._place(node.buffer, node.index)[0])
         return self.b.convert("inttoptr", self.expr(node), "ptr")
-
-    def _has_load(self, root: Expr) -> bool:
-        """Whether the expression reads memory; remembered for every node below it."""
-        known = self._loads
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node not in known and not isinstance(node, (Load, MaskedLoad)):
-                unknown = [child for child in node.children() if child not in known]
-                if unknown:
-                    stack.extend(unknown)
-                    continue
-                known[node] = any(known[child] for child in node.children())
-            known.setdefault(node, True)
-            stack.pop()
-        return known[root]
 
     # ------------------------------------------------------------------ guarded evaluation
 
@@ -582,7 +568,7 @@ class Emitter:
         stack = [root]
         while stack:
             node = stack.pop()
-            if node in seen or node in self._memo or not self._has_load(node):
+            if node in seen or node in self._memo or not is_data_dependent(node):
                 continue
             if isinstance(node, (Load, MaskedLoad)):
                 return True
@@ -600,7 +586,7 @@ class Emitter:
 
     def _under(self, mask: Value, expr: Expr) -> Value:
         """Evaluate with loads masked."""
-        if not self._has_load(expr):
+        if not is_data_dependent(expr):
             return self.expr(expr)
         outer = self._mask
         self._mask = mask if outer is None else self.b.op("and", outer, mask)
@@ -710,6 +696,10 @@ class Emitter:
         return self.b.splat(value, lanes) if value.lanes == 1 and lanes > 1 else value
 
 
+# What is computed from its children's values.
+_ARITHMETIC = frozenset((sym.Add, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max))
+
+
 def _is_narrow(index: Value) -> bool:
     """Whether an index has 32 bits, or is a constant that fits."""
     is_number = not index.text.startswith("%")
@@ -757,10 +747,14 @@ def _is_shaped(body: Stmt) -> bool:
 def _reads_where_it_wrote(loop: ir.For) -> bool:
     """Whether load indices depend on what the loop stores, as in tree traversals."""
     written = written_buffers(loop.body)
-    return any(
-        isinstance(load, Load) and any(each.buffer in written for each in loads(*load.index))
+    indices = {
+        index
         for load in exprs(loop.body)
-    )
+        if isinstance(load, Load)
+        for index in load.index
+        if is_data_dependent(index)
+    }
+    return any(each.buffer in written for each in loads(*indices))
 
 
 def _trip_count(loop: ir.For) -> int | None:

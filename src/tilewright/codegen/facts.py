@@ -6,7 +6,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tilewright.base.dtype import INDEX
 from tilewright.sym import (
@@ -62,26 +61,33 @@ def is_non_negative(expr: Expr, known: Mapping[Var, object]) -> bool:
     return expr.dtype.kind == "uint" or fold(expr, fact)
 
 
-@lru_cache(maxsize=1 << 12)  # an unrolled body has the same indices many times
 def divisor(expr: Expr) -> int:
     """A number that divides the integer, as large as can be shown; 0 for the constant 0."""
+    global _divisors
+    found = _divisors.get(expr)
+    if found is None:
+        if len(_divisors) > _KEEP:
+            _divisors = {}  # another thread may still use the other one
+        found = fold(expr, _divisor_of, _divisors)
+    return found
 
-    def fact(node: Expr, of: tuple[int, ...]) -> int:
-        if isinstance(node, Const):
-            return abs(int(node.value))
-        if isinstance(node, (Add, Sub, Min, Max)):
-            return math.gcd(of[0], of[1])
-        if isinstance(node, Mul):
-            return of[0] * of[1]
-        if isinstance(node, Select):
-            return math.gcd(of[1], of[2])
-        if isinstance(node, FloorMod):
-            return math.gcd(of[0], of[1])
-        if isinstance(node, Broadcast):
-            return of[0]
-        return 1
 
-    return fold(expr, fact)
+_KEEP = 1 << 14
+_divisors: dict[Expr, int] = {}  # an unrolled body has the same indices many times
+
+
+def _divisor_of(node: Expr, of: tuple[int, ...]) -> int:
+    if isinstance(node, Const):
+        return abs(int(node.value))
+    if isinstance(node, (Add, Sub, Min, Max, FloorMod)):
+        return math.gcd(of[0], of[1])
+    if isinstance(node, Mul):
+        return of[0] * of[1]
+    if isinstance(node, Select):
+        return math.gcd(of[1], of[2])
+    if isinstance(node, Broadcast):
+        return of[0]
+    return 1
 
 
 def as_ramp(index: Expr) -> tuple[Expr, Expr] | None:

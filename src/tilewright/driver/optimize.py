@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tilewright.base.collection import paused_collection
 from tilewright.base.errors import UserError
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import CPU, Target
@@ -57,7 +58,8 @@ def optimize(
         # If estimates are not cached, kernels are not either: start compile workers early.
         operators = sum(node.op != "constant" for node in module.main.nodes)
         ctx.costs.missed = functools.partial(expect_jobs, operators)
-    return run_passes(module, chosen, ctx)
+    with paused_collection():
+        return run_passes(module, chosen, ctx)
 
 
 def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:

@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any
 
+from tilewright.base.collection import paused_collection
 from tilewright.base.errors import CompilerBug, TilewrightError, Unsupported
 from tilewright.base.host import host_cores
 from tilewright.driver.kernels import Job, Kernel, PackerJob
@@ -269,9 +270,10 @@ def _compile_here(job: Job | PackerJob, use_cache: bool) -> Kernel | bytes:
     # Imported here: kernels usually come from the cache or from workers.
     from tilewright.driver.kernel_code import compile_kernel, compile_packer
 
-    if isinstance(job, Job):
-        return compile_kernel(job, use_cache=use_cache)
-    return compile_packer(job, use_cache=use_cache)
+    with paused_collection():
+        if isinstance(job, Job):
+            return compile_kernel(job, use_cache=use_cache)
+        return compile_packer(job, use_cache=use_cache)
 
 
 def _outcome(future: Future[Any]) -> Kernel | Unsupported:

@@ -18,55 +18,83 @@ R = TypeVar("R")
 def walk(*roots: Expr) -> Iterator[Expr]:
     """Iterate over the distinct nodes below and including the roots, parents first."""
     seen: set[Expr] = set()
-    stack = list(reversed(roots))
+    stack = [*roots[::-1]]
     while stack:
         expr = stack.pop()
-        if expr in seen:
-            continue
-        seen.add(expr)
-        yield expr
-        children = expr.children()
-        if children:
-            stack.extend(reversed(children))
+        if expr not in seen:
+            seen.add(expr)
+            yield expr
+            children = expr.children()
+            if children:
+                stack += children[::-1]
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr], done: dict[Expr, Expr] | None = None) -> Expr:
     """Apply `rule` once to every distinct node, children first. `done` may be kept as a memo."""
     if done is None:
         done = {}
-    stack = [(root, False)]
+    stack = [root]
     while stack:
-        expr, children_done = stack.pop()
+        expr = stack[-1]
         if expr in done:
+            stack.pop()
             continue
         old = expr.children()
-        if old and not children_done:
-            stack.append((expr, True))
-            stack.extend([(child, False) for child in old])
-            continue
         if old:
+            missing = [child for child in old if child not in done]
+            if missing:
+                stack += missing
+                continue
             new = tuple([done[child] for child in old])
             done[expr] = rule(expr if new == old else expr.with_children(new))
         else:
             done[expr] = rule(expr)
+        stack.pop()
     return done[root]
 
 
-def fold(root: Expr, fn: Callable[[Expr, tuple[R, ...]], R]) -> R:
-    """Compute a value bottom up: `fn(node, values of its children)`, once per distinct node."""
-    done: dict[Expr, R] = {}
-    stack = [(root, False)]
+def fold(
+    root: Expr, fn: Callable[[Expr, tuple[R, ...]], R], done: dict[Expr, R] | None = None
+) -> R:
+    """Compute a value bottom up: `fn(node, values of its children)`, once per distinct node.
+    `done` may be kept as a memo."""
+    if done is None:
+        done = {}
+    stack = [root]
     while stack:
-        expr, children_done = stack.pop()
+        expr = stack[-1]
         if expr in done:
+            stack.pop()
             continue
         children = expr.children()
-        if children and not children_done:
-            stack.append((expr, True))
-            stack.extend((child, False) for child in children)
+        missing = [child for child in children if child not in done]
+        if missing:
+            stack += missing
             continue
+        stack.pop()
         done[expr] = fn(expr, tuple([done[child] for child in children]))
     return done[root]
+
+
+class Holds:
+    """Whether an expression contains a node that a test is true of; known of every node below an
+    expression that was asked about.
+
+    has_division = Holds(lambda node: isinstance(node, FloorDiv))
+    """
+
+    def __init__(self, test: Callable[[Expr], bool]) -> None:
+        self._test = test
+        self._known: dict[Expr, bool] = {}
+
+    def __call__(self, root: Expr) -> bool:
+        found = self._known.get(root)
+        if found is None:
+            if len(self._known) > _KEEP:
+                self._known = {}  # another thread may still use the other one
+            test = self._test
+            found = fold(root, lambda node, below: True in below or test(node), self._known)
+        return found
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:

@@ -59,9 +59,12 @@ def point(buffer: Buffer, index: Sequence[Expr]) -> Region:
     )
 
 
+_holds_load = sym.Holds(lambda node: isinstance(node, (Load, MaskedLoad)))
+
+
 def is_data_dependent(index: Expr) -> bool:
     """Whether the value is read from memory."""
-    return any(isinstance(node, (Load, MaskedLoad)) for node in sym.walk(index))
+    return type(index) is not Var and _holds_load(index)
 
 
 def stop_of(r: Range) -> Expr:

@@ -50,7 +50,9 @@ def walk(root: Stmt) -> Iterator[Stmt]:
     while stack:
         stmt = stack.pop()
         yield stmt
-        stack.extend(reversed(stmt.children()))
+        children = stmt.children()
+        if children:
+            stack += children[::-1]
 
 
 def exprs(root: Stmt) -> Iterator[Expr]:

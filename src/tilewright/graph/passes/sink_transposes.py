@@ -130,6 +130,7 @@ class _Regions:
         self.made = producers(self.graph)
         self.users = users(self.graph)
         self.results = set(self.graph.results)
+        self.places = {node: at for at, node in enumerate(self.graph.nodes)}
 
     def next(self, tried: set[Node]) -> _Region | None:
         """A region that gains by working before its transposes."""
@@ -139,8 +140,9 @@ class _Regions:
                 continue
             if not any(self._move(value) for value in node.inputs):
                 continue
-            region = self._region(node)
-            seen.update(region.nodes if region else (node,))
+            nodes = self._connected(node)
+            seen.update(nodes)
+            region = self._checked(nodes, set(nodes))
             if region is not None and self._gain(region) > 0:
                 return region
         return None
@@ -156,8 +158,8 @@ class _Regions:
             return None
         return _Move(source=source.tensor.shape or ())
 
-    def _region(self, start: Node) -> _Region | None:
-        """All element-wise nodes connected with one; None if an operand is not transposed alike."""
+    def _connected(self, start: Node) -> list[Node]:
+        """All element-wise nodes of one shape connected with one: the same, whichever is first."""
         shape = start.output.tensor.shape
         members: dict[Node, None] = {start: None}
         stack = [start]
@@ -171,10 +173,10 @@ class _Regions:
                 if other.output.tensor.shape == shape:
                     members[other] = None
                     stack.append(other)
-        nodes = [node for node in self.graph.nodes if node in members]
-        return self._checked(nodes, set(members))
+        return sorted(members, key=self.places.__getitem__)
 
     def _checked(self, nodes: list[Node], members: set[Node]) -> _Region | None:
+        """A region; None if an operand is not transposed alike."""
         move: _Move | None = None
         inputs: dict[Value, None] = {}
         shape = nodes[0].output.tensor.shape or ()

@@ -13,6 +13,7 @@ operand may be computed in the kernel, redundantly in each block, in shared memo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import extent_of
+from tilewright.rules.gpu.parts import extent_of, try_extent
 from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share_among_threads
 from tilewright.rules.match.nest import (
@@ -338,7 +339,12 @@ def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan)
             copy = sch.cache_read(partial, at, "local")
             sch.compute_at(copy, outer)
             depth = [loop.var for loop in sch.get_loops(copy)].index(outer.var) + 1
-            for loop in sch.get_loops(copy)[depth:]:
+            loops = sch.get_loops(copy)[depth:]
+            extents = [try_extent(sch, loop) for loop in loops]
+            if None in extents or math.prod(filter(None, extents)) > plan.unroll * plan.vector:
+                sch.restore(point)  # a box around elements that are apart, most of them not read
+                continue
+            for loop in loops:
                 sch.unroll(loop)
             done.append(copy)
         except ScheduleError:

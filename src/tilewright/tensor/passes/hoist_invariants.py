@@ -53,6 +53,7 @@ class _Hoist(Rewriter):
         self.quotients: list[dict[Expr, int]] = [{}]  # per depth: quotient -> depth of its value
         self.nonzero: dict[Expr, int] = {}  # nonzero divisors -> from which depth on
         self.stop: Expr = sym.ZERO  # of the loop being entered
+        self.has_candidate = sym.Holds(_is_worth_a_name)
         # GPU threads have no registers to spare for quotients by dynamic sizes.
         self.is_for_threads = any(
             isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body)
@@ -105,6 +106,8 @@ class _Hoist(Rewriter):
 
     def expr(self, expr: Expr, here: int) -> Expr:
         """The expression with names in place of what is invariant below depth `here`."""
+        if not self.has_candidate(expr):
+            return expr
         found: dict[Expr, Expr] = {}
         # Tensor maps are built by the host, which knows sizes but no lets.
         least = _EVERYWHERE + 1 if isinstance(expr, Call) and expr.op in _MAPPED else _EVERYWHERE
@@ -112,11 +115,10 @@ class _Hoist(Rewriter):
         stack = [expr]
         while stack:
             node = stack.pop()
-            children = node.children()
-            if not children or node in seen:
+            if node in seen or not self.has_candidate(node):
                 continue
             seen.add(node)
-            if node.dtype is INDEX and _is_worth_a_name(node):
+            if _is_worth_a_name(node):
                 known = self._known_at(node)
                 depth = max(known, self.least)
                 if least <= known and depth < here:
@@ -125,7 +127,7 @@ class _Hoist(Rewriter):
                         names[node] = var("t")
                     found[node] = names[node]
                     continue
-            stack.extend(children)
+            stack += node.children()
         if not found:
             return expr
         return sym.rewrite(expr, lambda node: node, found)
@@ -197,6 +199,6 @@ def _holds_threads(body: Stmt) -> bool:
 
 
 def _is_worth_a_name(node: Expr) -> bool:
-    if isinstance(node, (FloorDiv, FloorMod)):
-        return True
-    return isinstance(node, Mul) and not isinstance(node.a, Const) and not isinstance(node.b, Const)
+    if not isinstance(node, (FloorDiv, FloorMod, Mul)) or node.dtype is not INDEX:
+        return False
+    return not isinstance(node, Mul) or not (isinstance(node.a, Const) or isinstance(node.b, Const))

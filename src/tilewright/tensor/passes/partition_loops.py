@@ -95,6 +95,9 @@ def partition_loops(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=Seq(()) if body is None else body)
 
 
+_selects = sym.Holds(lambda node: isinstance(node, Select))
+
+
 def _conditions_of(stmt: Stmt) -> list[Expr]:
     """The index comparisons that a statement branches or selects on."""
     conditions: list[Expr] = []
@@ -102,7 +105,7 @@ def _conditions_of(stmt: Stmt) -> list[Expr]:
         conditions += sym.conjuncts(stmt.cond)
     conditions += [
         part
-        for node in sym.walk(*stmt.exprs())
+        for node in sym.walk(*filter(_selects, stmt.exprs()))
         if isinstance(node, Select)
         for part in sym.conjuncts(node.cond)
     ]

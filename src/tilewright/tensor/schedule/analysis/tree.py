@@ -57,12 +57,15 @@ def _places_of(fn: Function) -> dict[Var | str, Path]:
         stack: list[tuple[Stmt, Path]] = [(fn.body, ())]
         while stack:
             stmt, above = stack.pop()
+            children = stmt.children()
+            if not children:
+                continue
             path = (*above, stmt)
             if isinstance(stmt, For):
                 found.setdefault(stmt.var, path)
             elif isinstance(stmt, Block):
                 found.setdefault(stmt.name, path)
-            stack.extend([(child, path) for child in reversed(stmt.children())])
+            stack += [(child, path) for child in children[::-1]]
         while len(_recent) >= 4:
             _recent.pop(next(iter(_recent)), None)
         _recent[fn.body] = found
