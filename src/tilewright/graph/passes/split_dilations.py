@@ -131,7 +131,7 @@ def _regions_ns(node: Node, costs: Costs, in_cache: bool) -> float | None:
 
     convs, joined = regions(node, cut)
     each = [Candidate(REGIONS, alone(conv), frozenset({1}), in_cache) for conv in convs]
-    after = [candidate_of("joined", joined)] if joined else []
+    after = [candidate_of("joined", [concat]) for concat in joined]
     prices = costs.prices((*each, *after))
     return None if prices is None else sum(price.ns for price in prices)
 

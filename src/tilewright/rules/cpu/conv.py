@@ -90,6 +90,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
             ("oc_panels", "row_tiles", "parallel"),
             ("panel_outermost", "k_unroll", "prefetch_weights"),
         ),
+        from_each="oc_panels",
     )
 
 
@@ -190,10 +191,11 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     copied = is_copied * 2 * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
     copied_alone = 0 if found.is_padded else copied / workers  # every plan pads
     region = is_copied * machine.wake_cycles
-    block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
+    seen = _rows_seen(found, size, in_block * tiles[:, 1])
+    block_bytes = seen * size.row_bytes
     overflow = (block_bytes > l2.block_bytes) & (in_block > 1)
     # Halo rows of neighbouring blocks are read twice, and copied twice where blocks pad.
-    halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
+    halo = np.maximum(seen - in_block * tiles[:, 1] * size.stride, 0) * size.row_bytes * plain.batch
     halo = halo * np.where(found.is_padded & (chunks == 1), 2 / workers, machine.exposed_share)
     return Cost.of(
         fma=critical,
@@ -215,6 +217,14 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         guards=fma * _guarded(size, c, context, (tiles, panels, in_block)),
         groups=_grouped_access(found, size, context) / np.minimum(workers, units),
     )
+
+
+def _rows_seen(found: Convolution, size: Sizes, rows: Column) -> Column:
+    """Rows of the image that so many rows of the result read: those of a dilated window lie apart,
+    though a padded copy has all between them."""
+    seen = (rows - 1) * size.stride + size.reach
+    apart = found.dilations[0] > 1 and not found.is_padded
+    return np.minimum(seen, rows * _taps(found)[0]) if apart else seen
 
 
 def _from_l2(

@@ -85,6 +85,21 @@ def test_plain_convolutions_of_several_images_take_less_time(size, dilations, im
     assert node.inputs[0].type.static_shape[0] == images
 
 
+def test_windows_that_hardly_meet_the_image_are_of_regions():
+    size, dilations = (20, 20), (12, 12)
+    module = model(size, 128, 128, dilations, (12,) * 4)
+    made = passed(module)
+    found = [node for node in made.main.nodes if node.op == "conv"]
+    assert {node.inputs[1].type.static_shape[2:] for node in found} == {
+        (2, 2),
+        (1, 2),
+        (2, 1),
+        (1, 1),
+    }
+    x = np.random.default_rng(0).standard_normal((2, *size, 128)).astype(np.float32)
+    np.testing.assert_allclose(interpret(made, x)[0], interpret(module, x)[0], rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
