@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_draws import DRAWS, SIXTH
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 
@@ -29,145 +30,11 @@ KEPT = 4096  # elements; longer tensors of floats are drawn
 PRECISIONS = {"f16": torch.float16, "f32": torch.float32}
 CASES = (("f16", 1), ("f16", 8))  # of every model; precision, batch
 IN_F32 = ("convnext_tiny", "efficientnet_b0", "regnety_008", "densenet121", "vit_small_patch16_224",
-          "swin_tiny_patch4_window7_224", "hrnet_w18_small", "distilbert", "gpt2")  # fmt: skip
-IMAGES = ("convnext_tiny", "efficientnet_b0", "regnety_008", "mobilenetv3_large_100", "densenet121",
-          "resnext50_32x4d", "vit_small_patch16_224", "swin_tiny_patch4_window7_224",
-          "deit3_small_patch16_224", "coatnet_nano_rw_224", "mixer_b16_224", "poolformer_s12",
-          "res2net50_26w_4s", "ghostnet_100", "hrnet_w18_small", "inception_v3",
-          "edgenext_small", "maxvit_tiny_tf_224", "xcit_tiny_12_p16_224", "pit_s_224",
-          "twins_svt_small", "pvt_v2_b1", "eca_nfnet_l0", "cspdarknet53", "seresnet50",
-          "focalnet_tiny_srf", "davit_tiny", "levit_192", "convmixer_768_32",
-          "beit_base_patch16_224", "mobilevit_s", "dpn68")  # fmt: skip
-# Nothing was made faster for these: what others are to expect.
-UNSEEN = ("efficientformer_l1", "mvitv2_tiny", "nextvit_small", "fastvit_t8", "tiny_vit_5m_224",
-          "hiera_tiny_224", "eva02_tiny_patch14_224", "gcvit_xxtiny", "repvgg_a2", "vgg16_bn",
-          "cait_xxs24_224", "visformer_tiny", "inception_next_tiny", "tf_efficientnetv2_s",
-          "coat_lite_tiny", "volo_d1_224", "resnetv2_50", "sequencer2d_s")  # fmt: skip
-QWEN = {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2,
-        "intermediate_size": 4864, "num_hidden_layers": 12, "vocab_size": 32_000}  # fmt: skip
-# Of transformers: type, changes to its configuration, name and shape of the input.
-TOKENS, PIXELS = ("input_ids", (128,)), ("pixel_values", (3, 224, 224))
-OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
-    "distilbert": ("distilbert", {}, TOKENS),
-    "roberta": ("roberta", {}, TOKENS),
-    "gpt2": ("gpt2", {}, ("input_ids", (256,))),
-    "qwen2": ("qwen2", QWEN, ("input_ids", (256,))),
-    "qwen2_step": ("qwen2", QWEN, ("input_ids", (1,))),
-    "t5_encoder": ("t5", {}, TOKENS),
-    "whisper_encoder": (
-        "whisper",
-        {"d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
-         "decoder_layers": 1, "decoder_attention_heads": 6},
-        ("input_features", (80, 3000)),
-    ),
-    "clip_vision": ("clip_vision_model", {}, PIXELS),
-    "segformer": ("segformer", {}, ("pixel_values", (3, 512, 512))),
-    "wav2vec2": ("wav2vec2", {}, ("input_values", (16_000,))),
-    "albert": ("albert", {}, TOKENS),
-    "deberta": ("deberta-v2", {"num_hidden_layers": 6, "hidden_size": 768, "vocab_size": 32_000,
-                               "num_attention_heads": 12, "intermediate_size": 3072}, TOKENS),
-    "opt": ("opt", {}, ("input_ids", (256,))),
-    "gemma2": ("gemma2", {"hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 4096,
-                          "vocab_size": 32_000, "head_dim": 128}, ("input_ids", (256,))),
-    "phi": ("phi", {"hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 4096,
-                    "num_attention_heads": 16, "vocab_size": 32_000}, ("input_ids", (256,))),
-    "dinov2": ("dinov2", {"hidden_size": 384, "num_attention_heads": 6}, PIXELS),
-}  # fmt: skip
-UNSEEN_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
-    "bloom": ("bloom", {"hidden_size": 1024, "n_layer": 8, "n_head": 16, "vocab_size": 32_000},
-              ("input_ids", (256,))),
-    "llama": ("llama", {"hidden_size": 1024, "num_hidden_layers": 8, "intermediate_size": 2816,
-                        "num_attention_heads": 16, "vocab_size": 32_000}, ("input_ids", (256,))),
-    "mistral_step": ("mistral", {"hidden_size": 1024, "num_hidden_layers": 8,
-                                 "intermediate_size": 3584, "num_attention_heads": 16,
-                                 "num_key_value_heads": 4, "vocab_size": 32_000},
-                     ("input_ids", (1,))),
-    "mobilebert": ("mobilebert", {}, TOKENS),
-    "mpnet": ("mpnet", {}, TOKENS),
-    "gpt_neox": ("gpt_neox", {"hidden_size": 1024, "num_hidden_layers": 8, "vocab_size": 32_000,
-                              "num_attention_heads": 16, "intermediate_size": 4096},
-                 ("input_ids", (256,))),
-    "squeezebert": ("squeezebert", {}, TOKENS),
-    "siglip_vision": ("siglip_vision_model", {}, PIXELS),
-}  # fmt: skip
-# Drawn later still, by kinds of layers: parallel blocks, experts, states instead of attention.
-SMALL = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
-         "vocab_size": 32_000}  # fmt: skip
-WORDS = ("input_ids", (256,))
-FRESH: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
-    "falcon": ("falcon", {**SMALL, "num_kv_heads": 16, "new_decoder_architecture": False}, WORDS),
-    "gptj": ("gptj", {"n_embd": 1024, "n_layer": 8, "n_head": 16, "rotary_dim": 32,
-                      "vocab_size": 32_000}, WORDS),
-    "starcoder2": ("starcoder2", {**SMALL, "intermediate_size": 4096, "num_key_value_heads": 4},
-                   WORDS),
-    "olmo2": ("olmo2", {**SMALL, "intermediate_size": 2816}, WORDS),
-    "cohere": ("cohere", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 16}, WORDS),
-    "mamba": ("mamba", {"hidden_size": 768, "num_hidden_layers": 4, "vocab_size": 32_000}, WORDS),
-    "bart": ("bart", {"encoder_layers": 6, "decoder_layers": 6, "vocab_size": 32_000}, TOKENS),
-    "nystromformer": ("nystromformer", {"num_hidden_layers": 6, "vocab_size": 32_000}, WORDS),
-    "xglm": ("xglm", {"d_model": 1024, "num_layers": 8, "ffn_dim": 4096, "vocab_size": 32_000},
-             WORDS),
-    "electra": ("electra", {}, TOKENS),
-}  # fmt: skip
-# Drawn last: linear attention, split attention, pixels within patches, two scales, gated tokens.
-LATER = ("efficientvit_b1", "resnest14d", "tnt_s_patch16_224", "crossvit_9_240", "gmlp_s16_224",
-         "mobilenetv4_conv_small")  # fmt: skip
-LATER_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
-    "modernbert": ("modernbert", {"num_hidden_layers": 6}, WORDS),
-    "qwen3": ("qwen3", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4,
-                        "head_dim": 64}, WORDS),
-}  # fmt: skip
-# A third draw: gathers within windows, convolutional attention, large kernels, odd channels.
-THIRD = ("convformer_s18", "efficientnet_lite0", "rexnet_100", "lcnet_100", "selecsls42b",
-         "ese_vovnet19b_dw", "nf_resnet50", "halonet26t", "lambda_resnet26t", "botnet26t_256",
-         "convit_tiny", "xception41", "dla34", "swinv2_tiny_window8_256",
-         "maxxvit_rmlp_nano_rw_256", "mobilevitv2_050", "rdnet_tiny", "starnet_s1",
-         "mambaout_femto", "swiftformer_xs", "fasternet_t0", "hgnetv2_b0", "nest_tiny",
-         "resmlp_12_224", "repvit_m0_9", "nasnetalarge")  # fmt: skip
-THIRD_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
-    "convbert": ("convbert", {"num_hidden_layers": 6}, TOKENS),
-    "fnet": ("fnet", {}, TOKENS),
-    "xlnet": ("xlnet", {"n_layer": 6}, TOKENS),
-    "phi3": ("phi3", {**SMALL, "intermediate_size": 2816, "pad_token_id": 0}, WORDS),
-    "gemma3": ("gemma3_text", {**SMALL, "num_key_value_heads": 4, "head_dim": 64,
-                               "intermediate_size": 2816}, WORDS),
-    "stablelm": ("stablelm", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 16},
-                 WORDS),
-    "codegen": ("codegen", {"n_embd": 1024, "n_layer": 8, "n_head": 16, "rotary_dim": 32,
-                            "vocab_size": 32_000}, WORDS),
-    "rembert": ("rembert", {"num_hidden_layers": 6, "vocab_size": 32_000}, TOKENS),
-    "yolos": ("yolos", {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 6,
-                        "intermediate_size": 1536, "image_size": [224, 224]}, PIXELS),
-    "hubert": ("hubert", {"num_hidden_layers": 6}, ("input_values", (16_000,))),
-    "mpt": ("mpt", {"d_model": 1024, "n_layers": 8, "n_heads": 16, "vocab_size": 32_000}, WORDS),
-    "granite_step": ("granite", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4},
-                     ("input_ids", (1,))),
-}  # fmt: skip
-# A fourth: relative positions, gated states, blur, mixed kernels, two towers of heads.
-FOURTH = ("tresnet_m", "inception_resnet_v2", "regnetx_032", "skresnet18", "convnextv2_atto",
-          "efficientvit_m0", "res2next50", "mixnet_s", "vit_relpos_small_patch16_224",
-          "gcresnet33ts", "eca_halonext26ts", "coatnet_rmlp_nano_rw_224", "mobileone_s0",
-          "densenetblur121d", "cs3darknet_s", "fastvit_sa12", "pvt_v2_b0",
-          "ghostnetv3_100")  # fmt: skip
-FOURTH_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
-    "roformer": ("roformer", {"num_hidden_layers": 6}, TOKENS),
-    "esm": ("esm", {**SMALL, "intermediate_size": 4096, "pad_token_id": 1,
-                    "position_embedding_type": "rotary"}, WORDS),
-    "wavlm": ("wavlm", {"num_hidden_layers": 6}, ("input_values", (16_000,))),
-    "gpt_bigcode": ("gpt_bigcode", {"n_embd": 1024, "n_layer": 8, "n_head": 16,
-                                    "vocab_size": 32_000}, WORDS),
-    "glm": ("glm", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 2, "head_dim": 64,
-                    "pad_token_id": 0}, WORDS),
-    "nemotron": ("nemotron", {**SMALL, "intermediate_size": 4096, "num_key_value_heads": 16,
-                              "head_dim": 64}, WORDS),
-    "mbart": ("mbart", {"encoder_layers": 6, "decoder_layers": 6, "vocab_size": 32_000}, TOKENS),
-    "dpt": ("dpt", {"num_hidden_layers": 6}, ("pixel_values", (3, 384, 384))),
-    "lfm2": ("lfm2", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4}, WORDS),
-    "olmo2_step": ("olmo2", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 16},
-                   ("input_ids", (1,))),
-}  # fmt: skip
-NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH, *LATER, *LATER_OTHERS, *THIRD,
-         *THIRD_OTHERS, *FOURTH, *FOURTH_OTHERS)  # fmt: skip
+          "swin_tiny_patch4_window7_224", "hrnet_w18_small", "distilbert", "gpt2",
+          *SIXTH.images, *SIXTH.others)  # fmt: skip
+IMAGES = {name for draw in DRAWS for name in draw.images}
+OTHERS = {name: other for draw in DRAWS for name, other in draw.others.items()}
+NAMES = [name for draw in DRAWS for name in (*draw.images, *draw.others)]
 PAST = 512  # tokens before the one of a step
 
 
@@ -232,7 +99,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     torch.manual_seed(0)
     torch_zoo.prepare()
-    if name in {*IMAGES, *UNSEEN, *LATER, *THIRD, *FOURTH}:
+    if name in IMAGES:
         import timm
 
         model = timm.create_model(name, pretrained=False)
@@ -241,14 +108,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         return model, (torch.randn(batch, 3, side, side),)
     from transformers import AutoConfig, AutoModel
 
-    kind, changes, (key, shape) = {
-        **OTHERS,
-        **UNSEEN_OTHERS,
-        **FRESH,
-        **LATER_OTHERS,
-        **THIRD_OTHERS,
-        **FOURTH_OTHERS,
-    }[name]
+    kind, changes, (key, shape) = OTHERS[name]
     config = AutoConfig.for_model(kind, **changes)
     config.use_cache = name.endswith("_step")
     model = AutoModel.from_config(config)

@@ -224,6 +224,21 @@ def open_convolution(shape, outputs, kernel, stride=1):
     return model(nodes, {"x": (F, shape)}, ["y"], weights)
 
 
+GROUPED = [(32, 32, 8, 10), (24, 48, 3, 9), (64, 32, 2, 7), (16, 48, 4, 12)]
+
+
+@pytest.mark.parametrize(("channels", "outputs", "groups", "size"), GROUPED)
+def test_blocks_of_grouped_convolutions_are_of_one_group(channels, outputs, groups, size):
+    net = convolution(groups, channels=channels, outputs=outputs, size=size)
+    module = tw.compile(net, target="cuda -arch=sm_90a", cache=False)
+    rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    assert "convolution" in rules
+    x = random(1, channels, size, size)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    (want,) = tw.compile(net, target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+
+
 OPEN = {
     "matmul": (open_dense(), (2, 17, 40), "gemm"),
     "batch": (open_convolution(["n", 16, 9, 9], 32, 3, 2), (3, 16, 9, 9), "convolution"),

@@ -1,5 +1,7 @@
 """Few long sums on a GPU: blocks that share one, and a kernel that combines their parts."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,21 @@ def test_a_block_has_several_short_sums(rows, length, plan):
     assert "parts=1" in chosen
     assert "per_result=1 " not in chosen
     check(module, made, np.random.default_rng(0).standard_normal((rows, length), np.float32))
+
+
+@pytest.mark.parametrize("threads", [64, 128])
+def test_several_sums_of_windows_share_little_memory(threads):
+    """Blocks have windows of several rows and channels, and store partial sums of their own."""
+    module = graph.parse("""graph @main(%x: f32[1, 8, 24, 32]) {
+      %y = avg_pool(%x) {kernel = (8, 8), strides = (8, 8), pads = (0, 0, 0, 0), dilations = (1, 1)}
+      return %y
+    }""")
+    choice = Choice("reduction", f"threads={threads} per_result=8 vector=1 parts=1")
+    made = schedule(lower_graph(module.main, "pool"), TARGET, choices={"y_sum": choice})
+    ptx = tw.build(made.schedule.function, TARGET).ptx
+    (size,) = re.findall(r"\.shared .*_rf\S*\[(\d+)\]", ptx)
+    assert int(size) == 4 * threads
+    check(module, made, np.random.default_rng(0).standard_normal((1, 8, 24, 32), np.float32))
 
 
 def test_long_sums_are_shared_and_short_ones_are_not():

@@ -600,13 +600,34 @@ def test_hot_kernels_stay_in_registers(name, arch):
     assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", told), told
 
 
+def tailed(m, n, k):
+    """A GEMM of operands along m and n."""
+    a, b = te.placeholder((k, m), name="a"), te.placeholder((k, n), name="b")
+    r = te.reduce_axis((0, k), name="r")
+    c = te.compute((m, n), lambda i, j: te.sum(a[r, i] * b[r, j], axis=r), name="c")
+    return te.function([a, b, c], name="f")
+
+
+@pytest.mark.parametrize("sizes", [(45, 37, 19), (64, 50, 40), (33, 128, 9)])
+def test_tails_of_gemms_are_multiplied_without_branches(sizes):
+    m, n, k = sizes
+    made = schedule(tailed(m, n, k), TARGET).schedule.function
+    guarded = set(re.findall(r"block @(\w+)\([^\n]*\n *where", str(made)))
+    assert not guarded & {"c", "c_init"}
+    ptx = device_code(lower(made, "gpu"), Target.parse(TARGET)).ptx
+    assert "local" not in ptx  # sums are in registers
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((k, m), (k, n)))
+    out = np.full((m, n), np.nan, np.float32)
+    interpret(lower(made, "gpu"), a, b, out)
+    np.testing.assert_allclose(out, a.T @ b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("sizes", [(417, 1243, 392), (137, 51, 1299), (474, 1304, 640)])
 def test_tiles_of_sizes_that_none_divides_are_no_larger(sizes):
     m, n, k = sizes
-    a, b = te.placeholder((m, k), name="a"), te.placeholder((n, k), name="b")
-    r = te.reduce_axis((0, k), name="r")
-    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[j, r], axis=r), name="c")
-    made, target = schedule(te.function([a, b, c], name="f"), TARGET), Target.parse(TARGET)
+    fn, target = tailed(m, n, k), Target.parse(TARGET)
+    made = schedule(fn, TARGET)
     assert made.decisions[0].rule == "gemm"
     # Its code would be refused if they took more than a block has.
     device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target)

@@ -256,6 +256,35 @@ def test_a_load_for_a_part_of_the_threads_is_predicated(of, lanes, load):
     assembled(ptx)
 
 
+GUARDED = """
+func @f(%x: f32[300], %y: f32[300]) stage device {
+  for %b in thread(blockIdx.x) 0..3 {
+    for %t in thread(threadIdx.x) 0..128 {
+      if %b * 128 + %t < 300 {
+        %y[%b * 128 + %t] = %x[%b * 128 + %t] * 2.0
+      }
+    }
+  }
+}
+"""
+TWICE = GUARDED.replace("* 2.0\n", "* 2.0\n        %y[%b * 128 + %t] = %y[%b * 128 + %t] + 1.0\n")
+
+
+def test_a_guarded_store_is_predicated():
+    """Behind a branch, what is stored would be computed there, whose operands wait."""
+    ptx = device_code(parse(GUARDED), SM90).ptx
+    assert re.search(r"@%p\d+ st\.global\.b32", ptx)
+    assert re.search(r"@%p\d+ ld\.global\.b32", ptx)
+    assert "bra" not in ptx
+    assembled(ptx)
+
+
+def test_guards_of_more_than_a_store_are_branches():
+    ptx = device_code(parse(TWICE), SM90).ptx
+    assert "bra" in ptx
+    assert "@%p1 st" not in ptx
+
+
 def test_what_is_no_zero_is_selected():
     ptx = padded("f32", edge="-1.0")
     assert re.search(r"@%p\d+ ld\.global", ptx)

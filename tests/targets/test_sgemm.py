@@ -36,6 +36,9 @@ FORMS = {
     "more in a row": ("mk", "nk", 0, False, SMALL.replace("run_k=4", "run_k=8")),
     "many of k": ("mk", "nk", 0, False, DEEP),
     "more of each thread": ("mk", "nk", 0, False, WIDE),
+    "a tail of rows": ("mk", "kn", 0, True, SMALL),
+    "tails of rows of a batch": ("mk", "nk", 2, False, SMALL),
+    "tails and parts of the sum": ("mk", "nk", 0, True, PARTS),
 }  # fmt: skip
 
 
@@ -63,14 +66,16 @@ def gemm(m, n, k, left="mk", right="nk", batch=0, epilogue=False):
 
 
 def sizes_of(form):
-    return (64, 8) if FORMS[form][-1] is WIDE else (32, 32)
+    """m, n, k"""
+    m, n = 45 if "tail" in form else 32, 37 if "tails" in form else 32
+    return (32, 64, 8) if FORMS[form][-1] is WIDE else (m, n, 32)
 
 
 @cache
 def scheduled(form):
     left, right, batch, epilogue, plan = FORMS[form]
-    n, k = sizes_of(form)
-    fn = gemm(32, n, k, left, right, batch, epilogue)
+    m, n, k = sizes_of(form)
+    fn = gemm(m, n, k, left, right, batch, epilogue)
     made = schedule(fn, TARGET, choices={"C": Choice("sgemm", plan)})
     assert made.decisions[0].rule == "sgemm"
     return made.schedule.function
@@ -78,9 +83,9 @@ def scheduled(form):
 
 def given_of(form):
     left, right, batch, epilogue, _ = FORMS[form]
-    n, k = sizes_of(form)
+    m, n, k = sizes_of(form)
     rng, outer = np.random.default_rng(5), (batch,) if batch else ()
-    a = rng.standard_normal((*outer, 32, k)).astype(np.float32)
+    a = rng.standard_normal((*outer, m, k)).astype(np.float32)
     b = rng.standard_normal((*outer, k, n)).astype(np.float32)
     bias = rng.standard_normal(n).astype(np.float32)
     wanted = np.maximum(a @ b + bias, 0) if epilogue else a @ b
@@ -168,9 +173,21 @@ def test_large_sizes_take_it_and_spill_nothing():
     assert int(re.search(r"Used (\d+) registers", told).group(1)) <= 128  # room for two blocks
 
 
-@pytest.mark.parametrize("sizes", [(1000, 1000, 1000), (4096, 4096, 98)], ids=str)
-def test_sizes_that_no_tile_divides_are_left_to_others(sizes):
-    assert schedule(gemm(*sizes), TARGET).decisions[0].rule == "gemm"
+@pytest.mark.parametrize(
+    ("sizes", "left", "right"),
+    [((4096, 4096, 98), "mk", "nk"), ((1000, 1024, 64), "km", "nk"), ((64, 1000, 64), "mk", "kn")],
+)
+def test_tails_of_k_and_of_rows_along_memory_are_left_to_others(sizes, left, right):
+    assert schedule(gemm(*sizes, left, right), TARGET).decisions[0].rule == "gemm"
+
+
+def test_tails_guard_stores_alone():
+    made = schedule(gemm(197, 1000, 768), TARGET)
+    assert made.decisions[0].rule == "sgemm"
+    guarded = re.findall(r"block @(\w+)\([^\n]*\n *where", str(made.schedule.function))
+    assert set(guarded) == {"C_crop"}
+    ptx = tw.build(made.schedule.function, TARGET).ptx
+    assert "local" not in ptx
 
 
 def test_operands_that_are_made_on_the_way_are_left_to_others():

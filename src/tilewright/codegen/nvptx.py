@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from types import MappingProxyType
+from typing import TypeGuard
 
 from tilewright import sym
 from tilewright.base.dtype import BF16, F32, F64, DType
@@ -167,6 +169,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         emitter.assembly = assembly_of(fn)
         emitter.cluster = cluster
         emitter.reordered = reordered(loop)
+        emitter.branches = predicated.branches(loop)
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
         weights = weights_of(fn)
         emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
@@ -314,6 +317,7 @@ class DeviceEmitter(Emitter):
     uniform: frozenset[Var] = frozenset()  # variables that are uniform in a block
     holds: tuple[Expr, ...] = ()  # enclosing conditions of a statement
     predicate: Value | None = None  # a condition on loads
+    branches: frozenset[Expr] = frozenset()  # conditions of more than stores
 
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
@@ -336,6 +340,9 @@ class DeviceEmitter(Emitter):
             return
         cond, outer = self._told(stmt.cond), self.holds
         if sym.prove(sym.logical_not(cond), self.ranges or sym.EMPTY):
+            return
+        guarded = None if stmt.cond in self.branches else predicated.guarded_store(stmt)
+        if guarded is not None and self._store_if(*guarded):
             return
         self.holds = (*outer, cond)
         super().branch(stmt)
@@ -426,8 +433,26 @@ class DeviceEmitter(Emitter):
             return values[0]
         return self.b.select(test, *values)
 
+    def _store_if(self, cond: Expr, store: ir.Store) -> bool:
+        """A guarded store as one instruction, of a value that every thread computes. Not where an
+        access takes several."""
+        loads = [node for node in sym.walk(store.value) if self._is_of_device(node)]
+        place, lanes = self._place(store.buffer, store.index)
+        places = [self._place(load.buffer, load.index) for load in loads]
+        if not all(starmap(predicated.is_single, [(place, lanes), *places])):
+            return False
+        test, outer = self.expr(cond), self.predicate
+        self.predicate = test if outer is None else self.b.op("and", outer, test)
+        value = self._spread(self._apart(store.value), lanes)
+        self.predicate = outer
+        predicated.store_if(self.access, place, lanes, value, test)
+        return True
+
+    def _is_of_device(self, node: Expr) -> TypeGuard[ir.Load]:
+        return isinstance(node, ir.Load) and node.buffer.memory.owner is Owner.DEVICE
+
     def _load(self, node: Expr) -> Value:
-        if self.predicate is None or not isinstance(node, ir.Load):
+        if self.predicate is None or not self._is_of_device(node):
             return super()._load(node)
         place, lanes = self._place(node.buffer, node.index)
         loaded = predicated.load_if(self.access, place, lanes, self.predicate)

@@ -1,9 +1,13 @@
-"""Predicated loads on NVIDIA GPUs: `select(inside, x[i], 0)` without a branch.
+"""Predicated loads and stores on NVIDIA GPUs: `select(inside, x[i], 0)`, and a guarded store,
+without a branch.
 
     mov.b32 r, 0;  @inside ld.global.b32 r, [x + i];
+    @inside st.global.b32 [y + i], r;
 
 A branch around a load also takes in what is computed from it, and then waits: the next load is
-issued only when this one has arrived. Predicated loads are all in flight together.
+issued only when this one has arrived. Predicated loads are all in flight together. A branch around
+a store takes in what is stored: LLVM moves the last steps of a GEMM there, whose operands then wait
+in registers.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from tilewright.codegen.builder import FunctionText, Value
 from tilewright.codegen.memory import Accesses, Place
 from tilewright.codegen.types import memory_type, vector
 from tilewright.sym import Const, Expr
-from tilewright.tensor.ir import Broadcast, Load
+from tilewright.tensor.ir import Broadcast, If, Load, MaskedLoad, Ramp, Stmt, Store
 from tilewright.tensor.scopes import Owner
+from tilewright.tensor.visit import walk
 
 GLOBAL = "ptr addrspace(1)"
 WORD_BYTES = 4
@@ -24,6 +29,7 @@ WORD_BYTES = 4
 MOST_LOADS = 4
 # Arithmetic that neither fails nor takes long.
 CHEAP = (sym.Cast, sym.Select, sym.Add, sym.Sub, sym.Mul, sym.Min, sym.Max)
+DIVISIONS = (sym.FloorDiv, sym.FloorMod)
 # An access's bytes -> number and type of its registers, letter of their constraint.
 SHAPES = {
     2: (1, "i16", "b16", "h"),
@@ -72,6 +78,48 @@ def is_zero_unloaded(arm: Expr) -> bool:
     return isinstance(arm, Load)
 
 
+def guarded_store(stmt: If) -> tuple[Expr, Store] | None:
+    """The condition and the store, where a branch, or nested ones, have nothing but one that may be
+    predicated."""
+    tests, then = [stmt.cond], stmt.then
+    while isinstance(then, If) and then.otherwise is None:
+        tests.append(then.cond)
+        then = then.then
+    if not isinstance(then, Store) or stmt.otherwise is not None:
+        return None
+    return (sym.all_of(*tests), then) if _may_predicate_store(then) else None
+
+
+def branches(kernel: Stmt) -> frozenset[Expr]:
+    """Conditions that guard more than stores: where what is stored is guarded too, a branch around
+    all of it is better."""
+    found = [stmt for stmt in walk(kernel) if isinstance(stmt, If)]
+    return frozenset([stmt.cond for stmt in found if guarded_store(stmt) is None])
+
+
+def _may_predicate_store(store: Store) -> bool:
+    """Whether a store to memory takes a thread's own values and few loads, and may be computed in
+    vain."""
+    value, found = store.value, 0
+    if store.mask is not None or not _is_plain(Load(store.buffer, store.index)):
+        return False
+    for node in sym.walk(value):
+        if isinstance(node, Load) and node.buffer.memory.owner is Owner.THREAD:
+            if not all(isinstance(at, (Const, Ramp)) for at in node.index):
+                return False
+        elif isinstance(node, Load):
+            found += 1
+            if not _is_plain(node):
+                return False
+        elif isinstance(node, MaskedLoad) or _may_divide_by_zero(node):
+            return False
+    return found <= MOST_LOADS
+
+
+def _may_divide_by_zero(node: Expr) -> bool:
+    return isinstance(node, DIVISIONS) and not isinstance(node.children()[1], Const)
+
+
 def _is_plain(load: Load) -> bool:
     """Whether a load is one access, of memory that all threads share."""
     of = load.buffer.dtype
@@ -82,12 +130,18 @@ def _is_plain(load: Load) -> bool:
     return not any(isinstance(node, Load) for at in load.index for node in sym.walk(at))
 
 
+def is_single(place: Place, lanes: int) -> bool:
+    """Whether elements are adjacent and aligned for a single access."""
+    size = lanes * place.element.size_bytes
+    return (lanes == 1 or place.stride == 1) and place.align % size == 0
+
+
 def load_if(access: Accesses, place: Place, lanes: int, test: Value) -> Value | None:
     """What is at a place, or zeros where the test does not hold; None if that takes several
     accesses."""
-    b, size = access.b, lanes * place.element.size_bytes
-    if (lanes > 1 and place.stride != 1) or place.align % size:
+    if not is_single(place, lanes):
         return None
+    b, size = access.b, lanes * place.element.size_bytes
     count, register, mark, letter = SHAPES[size]
     type_ = vector(memory_type(place.element), lanes)
     there = b.value(GLOBAL, f"addrspacecast {access.address(place)} to {GLOBAL}")
@@ -101,6 +155,25 @@ def load_if(access: Accesses, place: Place, lanes: int, test: Value) -> Value | 
         made, f'call {made} asm "{text}", "{outputs},l,b"({there}, {test}) memory(argmem: read)'
     )
     return _joined(b, got, count, register, type_)
+
+
+def store_if(access: Accesses, place: Place, lanes: int, value: Value, test: Value) -> None:
+    """Store a value where the test holds, by a single access."""
+    b, size = access.b, lanes * place.element.size_bytes
+    count, register, mark, letter = SHAPES[size]
+    there = b.value(GLOBAL, f"addrspacecast {access.address(place)} to {GLOBAL}")
+    whole = register if count == 1 else vector(register, count)
+    words = b.convert("bitcast", value, whole)
+    parts = [words] if count == 1 else [
+        b.value(register, f"extractelement {words}, i32 {at}") for at in range(count)
+    ]  # fmt: skip
+    names = [f"${at}" for at in range(count)]
+    wide = f".v{count}.{mark}" if count > 1 else f".{mark}"
+    given = f"{{{', '.join(names)}}}" if count > 1 else names[0]
+    text = f"@${count + 1} st.global{wide} [${count}], {given};"
+    inputs = ", ".join(map(str, [*parts, there, test]))
+    letters = ",".join([letter] * count)
+    b.line(f'call void asm sideeffect "{text}", "{letters},l,b"({inputs}) memory(argmem: write)')
 
 
 def _joined(b: FunctionText, got: Value, count: int, register: str, type_: str) -> Value:

@@ -7,13 +7,13 @@
     transpose(x: [n, c, h * w]) {perm = (0, 2, 1)}
 
     conv(x: [n, c, h, w], w: [m, c, 1, 1])                is computed as
-    conv(x: [n, c, h * w], w: [m, c, 1])
+    matmul(w: [m, c], x: [n, c, h * w])
 
     layer_norm(x: [n, h, w, c], s: [c]) {axis = 3}        is computed as
     layer_norm(x: [n * h * w, c], s: [c]) {axis = 1}
 
     transpose(conv(x, w), perm = (0, 2, 3, 1))            is computed as
-    transpose(conv(x: [n, c, h * w], w), perm = (0, 2, 1))
+    transpose(matmul(w, x: [n, c, h * w]), perm = (0, 2, 1))
 
     conv(x: [n, g * c, h, w], w: [g * m, c, 1, 1]) {groups = g}
                                                           is computed as
@@ -245,18 +245,36 @@ def _collapse_positions(graph: Graph) -> Graph:
     shape, taps = (None if each is None else each.tensor.shape for each in (x, w))
     if shape is None or taps is None or not _is_pointwise(node, taps):
         return graph
-    if node.get("groups", 1) > 1:
+    if node.get("groups", 1) > 1 or _has_other_readers(graph, node):
         return graph  # see `split_groups`
     places, last = shape[2:], _channels_last_values(graph, node)
-    if len(places) < 2 or last is None:
+    is_matmul = _is_rounded_once(node)
+    if last is None or not places or (len(places) < 2 and not is_matmul):
         return graph
-    given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
+    given: dict[Value | None, Value | None] = {
+        w: _with_shape(w, taps[:2] if is_matmul else (*taps[:2], sym.ONE))
+    }
+    for each in more:
+        given[each] = _with_shape(each, (taps[0], sym.ONE)) if each and is_matmul else each
     made = {
         value: given[value] if value in given else _flattened(value, places, is_last=value in last)
         for value in _values(graph)
     }
     steps: dict[str, Any] = {"strides": (1,), "pads": (0, 0), "dilations": (1,)}
-    return _with_values(graph, made, **steps, perm=channels_last(range(3)))
+    merged = _with_values(graph, made, **steps, perm=channels_last(range(3)))
+    return _with_matmul(merged) if is_matmul and merged is not graph else merged
+
+
+def _is_rounded_once(node: Node) -> bool:
+    """Whether a convolution's sum may be rounded before the bias is added."""
+    w = node.inputs[1]
+    return len(node.inputs) < 3 or (w is not None and w.tensor.dtype.bits >= F32.bits)
+
+
+def _has_other_readers(graph: Graph, node: Node) -> bool:
+    """Whether another node reads the weights or the bias of a convolution."""
+    others = [value for each in graph.nodes if each is not node for value in each.inputs]
+    return any(value is not None and value in others for value in node.inputs[1:])
 
 
 def _keeps_positions(node: Node, conv: Node) -> bool:
@@ -397,8 +415,7 @@ def split_groups(graph: Graph) -> Graph:
     if x is None or w is None or not _has_group_matrices(node, w):
         return graph
     places, groups = (x.tensor.shape or ())[2:], int(node["groups"])
-    others = [each for each in graph.nodes if each is not node]
-    if any(value is not None and value in each.inputs for each in others for value in (w, bias)):
+    if _has_other_readers(graph, node):
         return graph
     rows, inner = (w.tensor.shape or ())[:2]
     shapes = {w: (*_by_group(rows, groups), inner)}
@@ -417,9 +434,8 @@ def split_groups(graph: Graph) -> Graph:
 def _has_group_matrices(node: Node, w: Value) -> bool:
     """Whether each group of a convolution is a GEMM, whose result is rounded with the bias."""
     groups, taps = int(node.get("groups", 1)), w.tensor.shape or ()
-    is_rounded_once = len(node.inputs) < 3 or w.tensor.dtype.bits >= F32.bits
     is_depthwise = sym.equal(taps[0], sym.const(groups))
-    return groups > 1 and not is_depthwise and is_rounded_once and _is_pointwise(node, taps)
+    return groups > 1 and not is_depthwise and _is_rounded_once(node) and _is_pointwise(node, taps)
 
 
 def _with_matmul(graph: Graph) -> Graph:

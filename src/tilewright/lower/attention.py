@@ -186,11 +186,15 @@ def _attention(
         name=f"{name}_share",
     )
 
+    weights = te.compute(shape, lambda *i: share[i[:-1]] * wide(powers[i]), name=f"{name}_weights")
+    # A softmax and a GEMM, or a GEMM and fewer divisions.
+    factors = powers if use["skips"] else weights
+
     def value(*at: Expr) -> Expr:
         key = _shared(at[1], heads, v.shape[1])
         return summed(
             shape[-1],
-            lambda j: wide(powers[(*at[:-1], j)]) * wide(weighted[at[0], key, j, at[-1]]),
+            lambda j: wide(factors[(*at[:-1], j)]) * wide(weighted[at[0], key, j, at[-1]]),
             te.const(0, of),
             # Tiles are multiplied whole: masked keys have a weight of zero there.
             where=lambda j: TRUE if grid.in_tiles else is_near(*at[:-1], j),
@@ -200,12 +204,12 @@ def _attention(
 
     def result(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
         at = grid.place(b, h, i)
-        return te.cast(share[at] * values[(*at, f)], use.dtype)
+        found = values[(*at, f)]
+        return te.cast(share[at] * found if use["skips"] else found, use.dtype)
 
     out = te.compute(use.shape, result, name=name)
     if use.call.outputs == 1:
         return out
-    weights = te.compute(shape, lambda *i: share[i[:-1]] * wide(powers[i]), name=f"{name}_weights")
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[use["scores"]]
 
     def seen(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
@@ -330,7 +334,7 @@ def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) 
     """
     left, right = use["window"]
     count = static(rows)
-    if lengths is not None or (count is not None and count <= QUERY_BLOCK):
+    if not use["skips"] or lengths is not None or (count is not None and count <= QUERY_BLOCK):
         return []
     first = sym.add(sym.mul(block, QUERY_BLOCK), use["past"])
     tests: list[Expr] = []

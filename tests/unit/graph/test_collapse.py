@@ -60,6 +60,10 @@ CONV = """%x: f32[1, 8, h, w], %v: f32[4, 8, 1, 1], %y: f32[4, 1, 1]) {
 }"""
 
 
+BIASED = """%x: f32[1, 8, h, w], %v: f32[4, 8, 1, 1], %b: f32[4]) {
+  %z = conv(%x, %v, %b) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+  return %z
+}"""
 CONV_LAST = """%x: f32[1, h, w, 8], %v: f32[4, 8, 1, 1], %y: f32[1, h, w, 4], %c: f32[4],
     %s: f32[1, 1, 1, 4]) {
   %a = transpose(%x) {perm = (0, 3, 1, 2)}
@@ -76,9 +80,18 @@ CONV_LAST = """%x: f32[1, h, w, 8], %v: f32[4, 8, 1, 1], %y: f32[1, h, w, 4], %c
     ("text", "shapes"),
     [
         (TRANSPOSE, ["1, 8, h * w", "1, h * w, 8"]),
-        (CONV, ["1, 8, h * w", "4, 8, 1", "4, 1"]),
-        (CONV.replace("h, w", "6, 7"), ["1, 8, 42", "4, 8, 1", "4, 1"]),
-        (CONV_LAST, ["1, h * w, 8", "4, 8, 1", "1, h * w, 4", "4", "1, 1, 4"]),
+        (CONV, ["1, 8, h * w", "4, 8", "4, 1"]),
+        (CONV.replace("h, w", "6, 7"), ["1, 8, 42", "4, 8", "4, 1"]),
+        (CONV_LAST, ["1, h * w, 8", "4, 8", "1, h * w, 4", "4", "1, 1, 4"]),
+        (BIASED, ["1, 8, h * w", "4, 8", "4, 1"]),
+        (BIASED.replace("f32", "bf16"), ["1, 8, h * w", "4, 8, 1", "4"]),  # rounded once
+        (
+            BIASED.replace("h, w", "h")
+            .replace("1, 1]", "1]")
+            .replace(", 0, 0)", ")")
+            .replace("(1, 1)", "(1)"),
+            ["1, 8, h", "4, 8", "4, 1"],
+        ),
     ],
 )
 def test_positions_become_one_axis(text, shapes):

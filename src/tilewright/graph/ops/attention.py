@@ -191,6 +191,8 @@ OPS = (
             Attr("to", DType, None),  # of the results; default: that of the queries
             # Keys per step of a streaming softmax; 0: all at once.
             Attr("keys", int, 0),
+            # Whether keys that no query of a block sees are skipped; else they weigh zero.
+            Attr("skips", bool, True),
         ),
     ),
     Op(

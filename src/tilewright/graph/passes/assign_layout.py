@@ -20,7 +20,7 @@ from tilewright.base.dots import dots_of, multiplies_bytes
 from tilewright.base.dtype import BF16, F32, I8
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
-from tilewright.base.target import CUDA, Target
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph import rates
 from tilewright.graph.build import make_node
@@ -40,7 +40,9 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.min_cut import INFINITE, Network
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
+from tilewright.graph.passes.choose_winograd import best_tile, winograd_channels
 from tilewright.graph.passes.densify_groups import widened
+from tilewright.graph.passes.split_dilations import split_forms
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users, walk
 from tilewright.sym import Const, Expr, Var, free_vars
@@ -138,7 +140,24 @@ class _LayoutCosts:
         prices = self.costs.prices(asked)
         if least_ns and prices is not None:
             prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
-        return None if prices is None else (prices[0], prices[1])
+        if prices is None:
+            return None
+        return prices[0], self._fastest(candidates[1].kernel.nodes[0], weights, prices[1])
+
+    def _fastest(self, node: Node, weights: frozenset[int], direct: Price) -> Price:
+        """The price of a convolution channels last, in the fastest form that later passes give
+        it."""
+        target, costs = self.ctx.target, self.costs
+        if not isinstance(target, Target) or target.kind != CPU or costs is None:
+            return direct
+        if node.op != "conv" or 1 not in weights or costs.is_lowered:
+            return direct
+        forms, _ = split_forms(node, target, costs, self.in_cache)
+        channels = winograd_channels(node, target)
+        if channels and not forms:
+            _, forms = best_tile(node, channels, costs, True, self.in_cache)
+        others = [price.ns for price in forms if price.source == direct.source]
+        return replace(direct, ns=min([direct.ns, *others]))
 
     def _densified(self, node: Node, weights: frozenset[int]) -> Node:
         """The channels-last node as `densify_groups` will rewrite it later, if its weights are

@@ -1,10 +1,11 @@
 """Attention of 16-bit numbers takes keys some at a time where tensor cores do the products.
 
     attention(%q, %k, %v)  becomes  attention(%q, %k, %v) {keys = 128}
+    attention(%q, %k, %v)  becomes  attention(%q, %k, %v) {skips = false}    otherwise
 
 Scores then never go to memory. Heads, and their features, are as many as is known beforehand, and
 the instructions take those; numbers of sequences, queries and keys may be told by calls. Other uses
-stay as they are.
+are GEMMs over all keys: one that skips masked keys is none to a rule of a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tilewright.sym import Const
 
 
 def stream_attention(module: Module, ctx: PassContext) -> Module:
-    return rewrite_matches(module, (streamed,)) if has_streams(ctx.target) else module
+    rules = (streamed, over_all_keys) if has_streams(ctx.target) else (over_all_keys,)
+    return rewrite_matches(module, rules)
 
 
 def has_streams(target: Target | None) -> bool:
@@ -40,6 +42,13 @@ def streamed(node: Node, scope: Scope) -> Replacement:
     return [
         replace(node, attributes=attributes(**{**dict(node.attributes), "keys": STREAMED_KEYS}))
     ]
+
+
+def over_all_keys(node: Node, scope: Scope) -> Replacement:
+    """Other attention, as GEMMs."""
+    if node.op != "attention" or node.get("keys") or not node.get("skips", True):
+        return None
+    return [replace(node, attributes=attributes(**{**dict(node.attributes), "skips": False}))]
 
 
 def streamed_features(node: Node, dtypes: tuple[DType, ...]) -> int | None:

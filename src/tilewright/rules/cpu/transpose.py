@@ -294,8 +294,8 @@ def _scattered_cycles(
 
     Of the source: the first line of each row in a strip, unless L1 keeps it until the next strip or
     the next row follows in memory; beyond L2, all lines of rows that are not consecutive. Of the
-    result: the first line of each piece of a row, and lines of too many rows that are not written
-    whole.
+    result: the first line of each piece of a row, and lines of too many rows, if they are beyond L2
+    or not written whole.
     """
     machine, nest = context.target.machine, found.nest
     in_order = costs.shared_bytes_per_cycle(nest, machine)
@@ -309,12 +309,14 @@ def _scattered_cycles(
             share = np.ones(len(width))
         moved = moved + np.where(rows > machine.prefetch_streams, share * size_bytes, 0)
     for access in nest.writes:
+        size_bytes = costs.guess_bytes(access.buffer)
         is_part = found.lanes * access.buffer.dtype.size_bytes < machine.l1d.line_bytes
-        beyond = np.maximum(0, 1 - machine.prefetch_streams / width) if is_part else 0
+        is_late = is_part or size_bytes > machine.l2.kept_bytes
+        beyond = np.maximum(0, 1 - machine.prefetch_streams / width) if is_late else 0
         first = np.where(
             rows < nest.guess(found.across), _first_line_share(rows, access, machine), 0
         )
-        moved = moved + np.maximum(beyond, first) * costs.guess_bytes(access.buffer)
+        moved = moved + np.maximum(beyond, first) * size_bytes
     return moved * late
 
 

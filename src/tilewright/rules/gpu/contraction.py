@@ -21,6 +21,7 @@ from math import prod
 
 import numpy as np
 
+from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import WARP, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import (
@@ -28,6 +29,7 @@ from tilewright.rules.gpu.parts import (
     contraction_of,
     copy_lanes,
     filled_by,
+    padded,
     parts_along,
     stored_bytes,
     try_extent,
@@ -35,7 +37,7 @@ from tilewright.rules.gpu.parts import (
 from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import fused, is_expression, nest_of
+from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const, Var
@@ -318,6 +320,7 @@ def tiled(
     sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled = filled_by
 ) -> tuple[BlockRef, ...]:
     """Tile, with both operands staged in shared memory by the blocks that `filled` returns."""
+    _pad_to_tiles(sch, reference, plan)
     if plan.split_k > 1:
         return _split(sch, reference, plan, words)
     found = contraction_of(sch, reference)
@@ -363,9 +366,33 @@ def tiled(
         )
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
+    for store in followed:  # sums stay in registers if their places are known
+        axes = len(block_of(sch.function, store.name).iters)
+        attempt_all(sch, sch.get_loops(store)[-axes:], sch.unroll)
     if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MAX_UNROLLED:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)
+
+
+def _pad_to_tiles(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
+    """Pad sizes to whole tiles where possible: a thread multiplies without branches, and only
+    copies and stores are guarded."""
+    found = contraction_of(sch, reference)
+    m, y, x, k = _tiled(found)
+    wanted = {m: plan.block_m, y: plan.block_y, x: plan.block_x, k: plan.block_k * plan.split_k}
+    multiples = [wanted.get(at, 1) for at in found.nest.loops]
+    if all(found.nest.guess(at) % by == 0 for at, by in wanted.items() if at is not None):
+        return
+    consumers, point = sch.get_consumers(reference), sch.checkpoint()
+    try:
+        copies, crops = padded(sch, reference, multiples)
+    except ScheduleError:
+        sch.restore(point)
+        return
+    for producer in (each for copy in copies for each in sch.get_producers(copy)):
+        sch.attempt(sch.compute_inline, producer)  # one copy is enough
+    for crop in crops if consumers else ():
+        sch.compute_inline(crop)
 
 
 def _is_shared_evenly(sch: Schedule, loops: Sequence[LoopRef], parts: int) -> bool:

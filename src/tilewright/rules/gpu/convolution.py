@@ -11,7 +11,7 @@ conflicts; each thread keeps `thread_m` channels of `thread_y` rows in registers
 loads serves all kernel positions above and below it. A single image has too few results to occupy a
 GPU: input channels are split over `slices` groups of threads in a block, whose sums are added in
 shared memory, and over `split_k` blocks, whose sums a further kernel adds. Constant weights are
-packed in the order in which blocks load them.
+packed in the order in which blocks load them. The channels of a block are of one group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, Const, FloorDiv
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -77,6 +77,7 @@ class Problem:
 
     batch: int  # images, and outer axes that are not tiled
     m: int
+    group_m: int  # of one group
     y: int
     x: int
     k: int
@@ -125,6 +126,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     problem = problem_of(found, axes, found.a.buffer.name in context.constants)
     if problem is None or problem.m * problem.y * problem.x < 128:
         return None
+    if problem.group_m < problem.m and problem.k == 1:
+        return None  # depthwise
     return Found(reference, axes, problem, nest.is_dynamic(nest.spatial))
 
 
@@ -133,6 +136,7 @@ def axes_of(found: Contraction) -> Axes | None:
     an axis of its own."""
     nest = found.nest
     rows = [at for at in found.m if nest.extent(at) is not ONE]
+    rows += [at for at in found.batch if _group_size(found, at)]
     columns = [at for at in found.n if nest.extent(at) is not ONE]
     if len(rows) != 1 or len(columns) < 2:
         return None
@@ -152,6 +156,20 @@ def axes_of(found: Contraction) -> Axes | None:
     taken = {c, kernel.get(y), kernel.get(x)}
     others = tuple([at for at in nest.reduce if at not in taken])
     return Axes(rows[0], y, x, c, kernel.get(y), kernel.get(x), others)
+
+
+def _group_size(found: Contraction, at: int) -> int | None:
+    """The channels per group, if an iterator is over those of all groups: its group alone is in an
+    index of the image."""
+    var = found.nest.var(at)
+    used = [index for index in found.b.index if sym.uses_var(index, {var})]
+    groups = {each for each in sym.walk(*used) if isinstance(each, FloorDiv) and each.a is var}
+    if len(used) != 1 or len(groups) != 1:
+        return None
+    (group,) = groups
+    rest = sym.rewrite(used[0], lambda each: sym.ZERO if each is group else each)
+    is_known = isinstance(group.b, Const) and not sym.uses_var(rest, {var})
+    return int(group.b.value) if is_known else None  # type: ignore[attr-defined]  # a constant
 
 
 def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
@@ -181,6 +199,7 @@ def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
     return Problem(
         batch,
         nest.guess(axes.m),
+        _group_size(found, axes.m) or nest.guess(axes.m),
         nest.guess(axes.y),
         nest.guess(axes.x),
         nest.guess(axes.c),
@@ -203,8 +222,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The candidate tile sizes."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     xs = _divisors(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
-    ms = [size for size in CANDIDATES["block_m"] if problem.m % size == 0]
-    ms = ms or _divisors(problem.m, 1, 2 * sm.warp)
+    ms = [size for size in CANDIDATES["block_m"] if problem.group_m % size == 0]
+    ms = ms or _divisors(problem.group_m, 1, 2 * sm.warp)
     ks = [size for size in CANDIDATES["block_k"] if problem.k % size == 0]
     if problem.k <= 2 * sm.warp and problem.k not in ks:
         ks.append(problem.k)

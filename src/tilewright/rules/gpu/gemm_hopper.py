@@ -38,6 +38,7 @@ from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     is_unit,
+    padded,
     parts_along,
     spread_runs,
 )
@@ -55,7 +56,7 @@ from tilewright.tensor.ir import CLUSTER_AXIS, Call, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import blocks, exprs, output_buffers
+from tilewright.tensor.visit import exprs, output_buffers
 
 FEATURE = "wgmma"
 BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates for the columns of a tile (n of a wgmma)
@@ -642,11 +643,11 @@ def _pad_to_tiles(
     nest = operands.nest
     if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
         return consumers, [], True
-    padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
+    copies, crops = padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
     for crop in crops if consumers else ():
         sch.compute_inline(crop)
     done = []
-    for copy in padded:
+    for copy in copies:
         done += _pad_operand(sch, copy, context)
     return consumers or crops, done, False
 
@@ -755,21 +756,6 @@ def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
     *outer, k, n = [f"d{at}" for at in range(rank)]
     inside = ", ".join((*outer, f"{n} // {width}", k, f"{n} % {width}"))
     sch.transform_layout(b, ("write", 0), f"({', '.join((*outer, k, n))}) -> ({inside})")
-
-
-def _padded(
-    sch: Schedule, c: BlockRef, multiples: list[int]
-) -> tuple[list[BlockRef], list[BlockRef]]:
-    """Pad sizes; returns the blocks that pad operands, and those that crop results."""
-    before = _names(sch)
-    sch.pad(c, multiples)
-    added = [sch.get_block(name) for name in _names(sch) if name not in before]
-    after = sch.get_consumers(c)
-    return [each for each in added if each not in after], [each for each in added if each in after]
-
-
-def _names(sch: Schedule) -> list[str]:
-    return [block.name for block in blocks(sch.function.body)]
 
 
 def _cast_only_type(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:

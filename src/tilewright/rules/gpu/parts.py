@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import Any
 
@@ -14,7 +15,7 @@ from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import REDUCE, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
-from tilewright.tensor.visit import output_buffers
+from tilewright.tensor.visit import blocks, output_buffers
 
 
 def ceildiv(a: Any, b: Any) -> Any:
@@ -58,19 +59,46 @@ def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
     return found
 
 
+def padded(
+    sch: Schedule, reference: BlockRef, multiples: Sequence[int], *, clamp: bool = False
+) -> tuple[list[BlockRef], list[BlockRef]]:
+    """Pad sizes; returns the blocks that pad operands, and those that crop results."""
+    before = _names(sch)
+    sch.pad(reference, multiples, clamp)
+    added = [sch.get_block(name) for name in _names(sch) if name not in before]
+    after = sch.get_consumers(reference)
+    return [each for each in added if each not in after], [each for each in added if each in after]
+
+
+def _names(sch: Schedule) -> list[str]:
+    return [block.name for block in blocks(sch.function.body)]
+
+
 def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
-    """The block that fills an operand's shared tile: its producer if that only moves values, else a
-    copy."""
+    """The block that fills an operand's shared tile: its producer if that is elementwise, and ends
+    no row such as a softmax, else a copy."""
     for producer in sch.get_producers(reference):
         block = block_of(sch.function, producer.name)
         if block.writes[0].buffer is not load.buffer:
             continue
         alone = len(sch.get_consumers(producer)) == 1
-        simple = is_expression(block) and not any(it.kind == REDUCE for it in block.iters)
+        simple = is_expression(block) and not _follows_reductions(sch, producer)
         if alone and simple and load.buffer not in output_buffers(sch.function):
             sch.set_scope(producer, 0, "shared")
             return producer
     return copied_by(sch, reference, load)
+
+
+def _follows_reductions(sch: Schedule, reference: BlockRef) -> bool:
+    """Whether a block is a reduction or reads results of some, also through others."""
+    found, seen = [reference], {reference}
+    while found:
+        current = found.pop()
+        if any(it.kind == REDUCE for it in block_of(sch.function, current.name).iters):
+            return True
+        found += [each for each in sch.get_producers(current) if each not in seen]
+        seen.update(found)
+    return False
 
 
 def copied_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:

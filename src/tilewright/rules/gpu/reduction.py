@@ -345,6 +345,7 @@ def share_parts(
         if beside:
             for store in stored:
                 sch.set_scope(store, 0, "shared")
+                _lay_out_in_a_line(sch, store)
     if for_all:
         _make_local(sch, reference)
         return stored
@@ -352,6 +353,18 @@ def share_parts(
     for result in results:
         by_one_thread(sch, result, threads)
     return [*stored, *results]
+
+
+def _lay_out_in_a_line(sch: Schedule, part: BlockRef) -> None:
+    """Lay partial results of all axes out as one axis, so that a block stores only its own."""
+    _, *shape = block_of(sch.function, part.name).writes[0].buffer.shape
+    if not all(isinstance(dim, Const) for dim in shape):
+        return
+    line, names = "0", [f"d{at}" for at in range(len(shape))]
+    for name, dim in zip(names, shape, strict=True):
+        line = f"({line}) * {dim} + {name}"
+    index_map = f"(part, {', '.join(names)}) -> (part, {line})"
+    sch.attempt(sch.transform_layout, part, ("write", 0), index_map)
 
 
 def _unroll_iterations(sch: Schedule, nest: Nest) -> None:

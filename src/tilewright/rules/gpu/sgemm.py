@@ -9,8 +9,9 @@ transposed by single-word copies. What the 4 x 8 threads of a warp load in one a
 in a tile, which avoids bank conflicts: the first accesses of all threads, then their second ones.
 Where there are too few tiles, k is split into `split_k` parts that a further kernel adds up.
 
-Dynamic sizes, tails, windows, and operands that are computed on the fly are left to the rule
-`gemm`.
+Tails along m and n repeat the last row of an operand that is contiguous along k; only stores are
+guarded. Dynamic sizes, other tails, windows, and operands that are computed on the fly are left to
+the rule `gemm`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from tilewright.rules.gpu.parts import (
     copied_by,
     copy_lanes,
     extent_of,
+    padded,
     parts_along,
     stored_bytes,
 )
 from tilewright.rules.gpu.reduction import fuse_epilogue
-from tilewright.rules.match.contraction import contraction, multiplies_tf32
-from tilewright.rules.match.nest import fused, is_expression, nest_of
+from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
+from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, Var, uses_var
+from tilewright.sym import ONE, Min, Var, uses_var, walk
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -72,7 +74,7 @@ class Found:
     m: int
     n: int
     k: int
-    along_k: int  # how many operands are contiguous along k
+    along_k: tuple[bool, bool]  # whether A and B are contiguous along k
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -97,7 +99,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         return None
     sizes = nest.guess(m), nest.guess(n), nest.guess(k)
     whole = found.guess(tuple(nest.spatial))
-    along_k = sum(load.index[-1] is nest.var(k) for load, _ in sides)
+    along_k = (found.a.index[-1] is nest.var(k), found.b.index[-1] is nest.var(k))
     return Found(reference, whole // (sizes[0] * sizes[1]), *sizes, along_k)
 
 
@@ -110,14 +112,15 @@ def _is_matrix(load: Load, inner: set[Var]) -> bool:
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """Tiles that divide the sizes."""
+    """Tiles that divide k, and m and n where operands have no rows to repeat."""
     sm = multiprocessor_of(context.target)
     words, most = sm.access_words, sm.warp * sm.warps_issued_per_cycle
     lanes_m, lanes_n = _lanes(sm)
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
-        whole = (found.m % c["block_m"] == 0) & (found.n % c["block_n"] == 0)
+        whole = (found.m % c["block_m"] == 0) | found.along_k[0]
+        whole &= (found.n % c["block_n"] == 0) | found.along_k[1]
         whole &= (found.k % (c["block_k"] * c["split_k"]) == 0) & (c["run_k"] <= c["block_k"])
         whole &= c["block_m"] % (c["thread_m"] * lanes_m) == 0
         whole &= c["block_n"] % (c["thread_n"] * lanes_n) == 0
@@ -183,7 +186,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
     warps = threads / sm.warp
     # A copy computes an address in both memories.
-    copies = 2 * moved / threads / (1 if found.along_k else words)
+    copies = 2 * moved / threads / (1 if any(found.along_k) else words)
     own = c["block_k"] * (sums + loads) + copies  # instructions per warp
     among = np.maximum(resident * warps / sm.warps_issued_per_cycle, 1)
     # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
@@ -211,6 +214,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule by a plan."""
     reference, sm = found.reference, multiprocessor_of(context.target)
+    _repeat_last_rows(sch, reference, plan)
     if plan.split_k > 1:
         k = contraction_of(sch, reference).k[0]
         part, _ = sch.split(sch.get_loops(reference)[k], [plan.split_k, None])
@@ -219,15 +223,31 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     return _tiled(sch, reference, plan, sm)
 
 
+def _repeat_last_rows(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
+    """Pad m and n to whole tiles; stores are guarded."""
+    found, consumers = contraction_of(sch, reference), sch.get_consumers(reference)
+    m, n = _sides(found)
+    blocks = {m: plan.block_m, n: plan.block_n}
+    if all(found.nest.guess(at) % by == 0 for at, by in blocks.items()):
+        return
+    _, crops = padded(sch, reference, [blocks.get(at, 1) for at in found.nest.loops], clamp=True)
+    for crop in crops if consumers else ():
+        sch.compute_inline(crop)
+
+
+def _sides(found: Contraction) -> tuple[int, int]:
+    """The iterators m and n."""
+    return next(at for at in found.m if found.nest.extent(at) is not ONE), found.n[-1]
+
+
 def _tiled(
     sch: Schedule, reference: BlockRef, plan: Plan, sm: Multiprocessor
 ) -> tuple[BlockRef, ...]:
     found = contraction_of(sch, reference)
     nest = found.nest
-    m = next(at for at in found.m if nest.extent(at) is not ONE)
-    n, k, words = found.n[-1], found.k[0], sm.access_words
+    (m, n), k, words = _sides(found), found.k[0], sm.access_words
     lanes_m, lanes_n = _lanes(sm)
-    a, b = (copied_by(sch, reference, load) for load in (found.a, found.b))
+    a, b = (_tile_of(sch, reference, load) for load in (found.a, found.b))
     warps = plan.block_m // plan.thread_m // lanes_m, plan.block_n // plan.thread_n // lanes_n
     far, warp_m, lane_m, ii = sch.split(nest.loops[m], [None, warps[0], lanes_m, plan.thread_m])
     column, warp_n, lane_n, jj = sch.split(nest.loops[n], [None, warps[1], lanes_n, plan.thread_n])
@@ -242,7 +262,7 @@ def _tiled(
         sch.compute_at(copy, ko)
         along_k = uses_var(load.index[-1], {nest.var(k)})
         lanes = 1 if along_k else copy_lanes(sch, copy, 4 * words)
-        _lay_out(sch, copy, load, along_k, thread, words)
+        _lay_out(sch, copy, thread, words, along_k=along_k)
         _copy(sch, copy, ko, plan.threads, lanes)
     start = sch.decompose_reduction(reference, ko)
     for loop in (kk, ii, jj):
@@ -254,12 +274,18 @@ def _tiled(
     return (start, reference, a, b, *followed)
 
 
-def _lay_out(
-    sch: Schedule, copy: BlockRef, load: Load, along_k: bool, thread: int, words: int
-) -> None:
+def _tile_of(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
+    """A copy of an operand's tile; its rows are the block's where the operand's are repeated."""
+    if not any(isinstance(each, Min) for each in walk(*load.index)):
+        return copied_by(sch, reference, load)
+    return sch.reindex_read(reference, contraction_of(sch, reference).read_index(load), "shared")
+
+
+def _lay_out(sch: Schedule, copy: BlockRef, thread: int, words: int, *, along_k: bool) -> None:
     """Lay a tile out by k, then a thread's accesses, then threads; rows of k are padded, so that
     the threads that fill them hit different banks."""
-    *outer, first, last = [f"d{at}" for at in range(len(load.index))]
+    rank = block_of(sch.function, copy.name).writes[0].buffer.rank
+    *outer, first, last = [f"d{at}" for at in range(rank)]
     along, side = (last, first) if along_k else (first, last)
     order = f"{along}, {side} // {words} % {thread // words}, {side} // {thread}, {side} % {words}"
     order = ", ".join((*outer, order))
