@@ -330,6 +330,8 @@ class _Fusion:
         # Checked before prices: estimating a kernel of many nodes is slow.
         if reads > 1 and places > MAX_READ_SITES:
             return
+        if self._has_many_parts(at) and not self._is_moved_alone(one):
+            return
         if not self._is_legal(one, other) or not self._is_worth(at, value):
             return
         if groups.merge(one, other):
@@ -341,6 +343,17 @@ class _Fusion:
         """At how many places a node reads a value per element, equal places counted once."""
         node = self.nodes[at]
         return node.inputs.count(value) if OPS[node.op].pattern == INJECTIVE else 1
+
+    def _has_many_parts(self, at: int) -> bool:
+        """Whether a node joins so many parts, on a CPU, that code which computes all of them where
+        they are read would be long. On a GPU each kernel costs a launch."""
+        node = self.nodes[at]
+        is_wide = OPS[node.op].pattern == INJECTIVE and len(set(node.inputs)) > 2 * MAX_READ_SITES
+        return self.is_cpu and is_wide
+
+    def _is_moved_alone(self, group: int) -> bool:
+        """Whether a group computes nothing."""
+        return all(self.nodes[at].op in MOVES for at in self.groups.members[group])
 
     def _is_legal(self, one: int, other: int) -> bool:
         """Whether one kernel can contain two groups, by their kinds."""

@@ -128,3 +128,21 @@ def test_what_can_end_a_kernel_of_long_functions_is_no_prologue() -> None:
     )
     inner = [[each.op for each in body.nodes] for n in fused.main.nodes for body in n.bodies]
     assert sorted(inner) == [["concat", "matmul"], ["sigmoid", "tanh", "mul", "neg"]]
+
+
+@pytest.mark.parametrize(
+    ("target", "parts", "op", "kernels"),
+    [
+        ("x86_64-linux-gnu", 32, "relu", 1),
+        ("x86_64-linux-gnu", 33, "relu", 34),
+        ("x86_64-linux-gnu", 33, "transpose", 1),  # moved, not computed
+        ("cuda -arch=sm_90a", 33, "relu", 1),  # where each kernel costs a launch
+    ],
+)
+def test_many_parts_are_computed_by_kernels_of_their_own(target, parts, op, kernels):
+    b = Builder()
+    given = [b.param(f"x{at}", TensorType(F32, (const(2), const(8)))) for at in range(parts)]
+    how = {"perm": (1, 0)} if op == "transpose" else {}
+    joined = b.add("concat", *[b.add(op, x, **how) for x in given], axis=0)
+    made = run_passes(b.module(joined), FUSED, PassContext(target=Target.parse(target)))
+    assert sum(node.op != "constant" for node in made.main.nodes) == kernels
