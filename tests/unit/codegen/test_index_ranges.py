@@ -276,7 +276,7 @@ def test_threads_beyond_a_warpgroup_come_to_their_branch():
 func @upper(%x: f32[256], %y: f32[256]) stage device {
   for %i in thread(threadIdx.x) 0..256 { if 128 <= %i { %y[%i] = %x[%i] } }
 }""")
-    assert "store float" in text
+    assert "st.global" in text
 
 
 def test_nobody_comes_to_a_branch_beyond_all_threads():
@@ -284,6 +284,7 @@ def test_nobody_comes_to_a_branch_beyond_all_threads():
 func @beyond(%x: f32[512], %y: f32[512]) stage device {
   for %i in thread(threadIdx.x) 0..256 { if 256 <= %i { %y[%i] = %x[%i] } }
 }""")
+    assert "st.global" not in text
     assert "store float" not in text
 
 

@@ -90,7 +90,6 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
             ("oc_panels", "row_tiles", "parallel"),
             ("panel_outermost", "k_unroll", "prefetch_weights"),
         ),
-        from_each="oc_panels",
     )
 
 

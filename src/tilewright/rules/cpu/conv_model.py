@@ -52,13 +52,8 @@ def tile_cycles(
     """
     machine = target.machine
     vector_bytes = target.vector_bytes
-    panel_bytes = problem.depth * nr * vector_bytes
-    is_streamed = panel_bytes > machine.l1d.kept_bytes + machine.l1d.passing_bytes
-    # Panels beyond L2 come from L3 for every tile
-    rate = np.where(
-        panel_bytes > machine.l2.kept_bytes,
-        machine.memory_bytes_per_cycle,
-        machine.l2.bytes_per_cycle,
+    is_streamed = (
+        problem.depth * nr * vector_bytes > machine.l1d.kept_bytes + machine.l1d.passing_bytes
     )
     if extents is None:
         extents = np.array(problem.extents)
@@ -75,7 +70,7 @@ def tile_cycles(
             (problem.vectors % nr, problem.vectors % nr > 0),
         ):
             step = step_cycles(positions, vectors, machine)
-            from_l2 = vectors * vector_bytes / rate
+            from_l2 = vectors * vector_bytes / machine.l2.bytes_per_cycle
             streamed = np.maximum(step, from_l2) + machine.exposed_l2_share * from_l2
             step = np.where(is_streamed, streamed, step) + turn
             stores = 2 * problem.k_interleave * positions * vectors

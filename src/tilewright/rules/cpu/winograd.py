@@ -245,8 +245,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     rate = np.where(
         c["once"] == 1, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle
     )
-    own_panels = ceil_div(size.vectors, c["nr"])  # each reads all of V again
-    panels = np.where(c["once"] == 1, size.side**2 * own_panels, size.batch * own_panels)
+    panels = ceil_div(size.vectors, c["nr"])
+    panels = np.where(c["once"] == 1, size.side**2 * panels, size.batch * panels)
     units = np.where(c["parallel"] == BLOCKS, size.batch * blocks, panels)
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
     on_image, on_result = _transform_cycles(parts, context.target)
@@ -263,7 +263,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
         transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
         weights=_weights_cycles(parts, size, context.target)
         / np.where(c["parallel"] == NONE, 1, threads),
-        images=np.where(outgrown, own_panels * images / machine.memory_bytes_per_cycle, 0) * share,
+        images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
         moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
         blocks=blocks * machine.fma_latency_cycles * size.depth,
         wake=np.where(c["parallel"] == NONE, 0, machine.wake_cycles),
