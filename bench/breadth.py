@@ -11,8 +11,8 @@ timm, torchvision and transformers), some also quantized by ONNX Runtime, static
 dynamically. Each contender is a process of its own and they take turns. Models are shown worst
 first; of those that lose to a peer, the kernels that take longest. `--jobs` measures several cases
 side by side, each on cores of its own, which is as fair to all contenders but not as quiet. What a
-journal has is shown with the rest and not measured again. With `--draw` a seed chooses others of the
-three libraries instead; those that torch cannot export are passed over.
+journal has is shown with the rest and not measured again. With `--draw` a seed chooses others of
+the three libraries instead; those that torch cannot export are passed over.
 """
 
 from __future__ import annotations
