@@ -28,6 +28,7 @@ from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     copy_lanes,
+    depth_of,
     filled_by,
     padded,
     parts_along,
@@ -102,7 +103,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or not has_rows(found) or _is_open(found):
+    if found is None or not has_rows(found) or _has_dynamic_k(found):
         return None
     problem = problem_of(found)
     if problem.m < 4 or problem.m * problem.y * problem.x < 128:
@@ -112,15 +113,15 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 def has_rows(found: Contraction) -> bool:
     """Whether m is more than one row."""
-    return bool(found.m) and _tiled(found)[0] is not None
+    return bool(found.m) and _tiled_axes(found)[0] is not None
 
 
-def _is_open(found: Contraction) -> bool:
+def _has_dynamic_k(found: Contraction) -> bool:
     """Whether k is dynamic: its parts, and tiles along it, are planned at compile time."""
     return found.nest.is_dynamic(found.k)
 
 
-def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
+def _tiled_axes(found: Contraction) -> tuple[int | None, int | None, int, int]:
     """The iterators that are tiled: m, y, x, k."""
     rows = [at for at in found.m if found.nest.extent(at) is not ONE]
     columns = [at for at in found.n if found.nest.extent(at) is not ONE]
@@ -143,7 +144,7 @@ def _rows_of(found: Contraction, rows: Sequence[int]) -> int:
 
 
 def problem_of(found: Contraction) -> Problem:
-    m, y, x, k = _tiled(found)
+    m, y, x, k = _tiled_axes(found)
     assert m is not None
     nest = found.nest
     tiled = {m, x, k} | ({y} if y is not None else set())
@@ -268,8 +269,8 @@ def _shared_bytes(problem: Problem, c: Columns) -> Column:
 def _stored_bytes(problem: Problem, c: Columns, words: int) -> Column:
     """An upper bound on shared memory, with padded rows and whole cache lines."""
     rows = c["block_k"] * (problem.inner + _tile_rows(problem, c))
-    padded = 2 * words * problem.element_bytes * rows
-    found: Column = stored_bytes(_shared_bytes(problem, c) + padded) + stored_bytes(1)
+    padding = 2 * words * problem.element_bytes * rows
+    found: Column = stored_bytes(_shared_bytes(problem, c) + padding) + stored_bytes(1)
     return found
 
 
@@ -327,7 +328,7 @@ def tiled(
     a, b = (filled(sch, reference, load) for load in (found.a, found.b))
     nest = nest_of(sch, reference)
     assert nest is not None
-    m, y, x, k = _tiled(found)
+    m, y, x, k = _tiled_axes(found)
     assert m is not None
     tiles = {m: (plan.block_m, plan.thread_m), x: (plan.block_x, plan.thread_x)}
     if y is not None:
@@ -355,8 +356,7 @@ def tiled(
         sch.compute_at(copy, ko)
     for copy, load, at in ((a, found.a, m), (b, found.b, x)):
         _lay_out(sch, copy, load, found.nest.var(at), words)
-        depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
-        copied = sch.get_loops(copy)[depth:]
+        copied = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
         lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
         share_among_threads(
             sch,
@@ -378,21 +378,21 @@ def _pad_to_tiles(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
     """Pad sizes to whole tiles where possible: a thread multiplies without branches, and only
     copies and stores are guarded."""
     found = contraction_of(sch, reference)
-    m, y, x, k = _tiled(found)
-    wanted = {m: plan.block_m, y: plan.block_y, x: plan.block_x, k: plan.block_k * plan.split_k}
-    multiples = [wanted.get(at, 1) for at in found.nest.loops]
-    if all(found.nest.guess(at) % by == 0 for at, by in wanted.items() if at is not None):
+    m, y, x, k = _tiled_axes(found)
+    assert m is not None
+    tiles = {m: plan.block_m, x: plan.block_x, k: plan.block_k * plan.split_k}
+    if y is not None:
+        tiles[y] = plan.block_y
+    if all(found.nest.guess(at) % by == 0 for at, by in tiles.items()):
         return
-    consumers, point = sch.get_consumers(reference), sch.checkpoint()
+    point = sch.checkpoint()
     try:
-        copies, crops = padded(sch, reference, multiples)
+        copies, _ = padded(sch, reference, tiles, sch.get_consumers(reference))
     except ScheduleError:
         sch.restore(point)
         return
     for producer in (each for copy in copies for each in sch.get_producers(copy)):
         sch.attempt(sch.compute_inline, producer)  # one copy is enough
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
 
 
 def _is_shared_evenly(sch: Schedule, loops: Sequence[LoopRef], parts: int) -> bool:

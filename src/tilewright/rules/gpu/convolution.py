@@ -28,12 +28,13 @@ from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     copy_lanes,
+    depth_of,
     extent_of,
     filled_by,
     parts_along,
     stored_bytes,
 )
-from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
@@ -504,13 +505,8 @@ def _inner(
     """Load tiles per step over channels; accumulate in registers."""
     for copy in copies:
         sch.compute_at(copy, co)
-        depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
-        share_among_threads(
-            sch,
-            sch.get_loops(copy)[depth:],
-            _thread_count(plan),
-            copy_lanes(sch, copy, access_bytes),
-        )
+        own = sch.get_loops(copy)[depth_of(sch, copy, co) :]
+        share_among_threads(sch, own, _thread_count(plan), copy_lanes(sch, copy, access_bytes))
     start = sch.decompose_reduction(block, co)
     attempt_all(sch, registers, sch.unroll)
     unrolled = plan.thread_m * plan.thread_y

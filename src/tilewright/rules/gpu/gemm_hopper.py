@@ -37,12 +37,12 @@ from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
+    depth_of,
     is_unit,
     padded,
     parts_along,
     spread_runs,
 )
-from tilewright.rules.gpu.reduction import depth_of
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
@@ -639,17 +639,15 @@ def _pad_to_tiles(
     whether no padding was needed."""
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
+    tiles = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
     nest = operands.nest
-    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
+    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in tiles.items()):
         return consumers, [], True
-    copies, crops = padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+    copies, stores = padded(sch, c, tiles, consumers)
     done = []
     for copy in copies:
         done += _pad_operand(sch, copy, context)
-    return consumers or crops, done, False
+    return stores, done, False
 
 
 def _pad_operand(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:

@@ -23,8 +23,8 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import extent_of, try_extent
-from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.parts import depth_of, extent_of, try_extent
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share_among_threads
 from tilewright.rules.match.nest import (
     Access,
@@ -338,8 +338,7 @@ def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan)
         try:
             copy = sch.cache_read(partial, at, "local")
             sch.compute_at(copy, outer)
-            depth = [loop.var for loop in sch.get_loops(copy)].index(outer.var) + 1
-            loops = sch.get_loops(copy)[depth:]
+            loops = sch.get_loops(copy)[depth_of(sch, copy, outer) :]
             extents = [try_extent(sch, loop) for loop in loops]
             if None in extents or math.prod(filter(None, extents)) > plan.unroll * plan.vector:
                 sch.restore(point)  # a box around elements that are apart, most of them not read

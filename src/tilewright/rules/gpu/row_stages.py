@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tilewright import sym
-from tilewright.rules.match.nest import Access, Nest, can_fuse, total
+from tilewright.rules.match.nest import Access, Nest, block_of, can_fuse, total
 from tilewright.rules.match.rows import Stages
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.ir import Buffer
-from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.schedule import BlockRef, Schedule
 
 
 def read_again(sch: Schedule, found: Stages) -> list[Buffer]:
@@ -45,6 +45,14 @@ def readers_of(found: Stages, buffer: Buffer) -> list[str]:
     """The stages that read a buffer, in program order."""
     named = [*reversed(list(found.members.items())), (found.root.name, found.root)]
     return [name for name, nest in named if any(read.buffer is buffer for read in nest.reads)]
+
+
+def copied(sch: Schedule, found: Stages, buffer: Buffer) -> BlockRef:
+    """A copy of a parameter in registers, which all stages read in its place."""
+    first, *others = [sch.get_block(name) for name in readers_of(found, buffer)]
+    reads = block_of(sch.function, first.name).reads
+    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
+    return sch.cache_read(first, index, "local", others)
 
 
 def has_rows(found: Stages, buffer: Buffer) -> bool:

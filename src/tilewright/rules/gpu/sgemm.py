@@ -29,6 +29,7 @@ from tilewright.rules.gpu.parts import (
     contraction_of,
     copied_by,
     copy_lanes,
+    depth_of,
     extent_of,
     padded,
     parts_along,
@@ -188,7 +189,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
     warps = resident * threads / sm.warp
     multiplied = np.ceil(warps / sm.warps_issued_per_cycle) * c["block_k"] * sums
-    copied = resident * words * moved / sm.copied_bytes_per_cycle
+    copied = resident * 4 * moved / sm.copied_bytes_per_cycle
     # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
     read = warps * words * c["block_k"] * loads
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
@@ -220,14 +221,11 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 def _repeat_last_rows(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
     """Pad m and n to whole tiles; stores are guarded."""
-    found, consumers = contraction_of(sch, reference), sch.get_consumers(reference)
+    found = contraction_of(sch, reference)
     m, n = _sides(found)
     blocks = {m: plan.block_m, n: plan.block_n}
-    if all(found.nest.guess(at) % by == 0 for at, by in blocks.items()):
-        return
-    _, crops = padded(sch, reference, [blocks.get(at, 1) for at in found.nest.loops], clamp=True)
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+    if any(found.nest.guess(at) % by for at, by in blocks.items()):
+        padded(sch, reference, blocks, sch.get_consumers(reference), clamp=True)
 
 
 def _sides(found: Contraction) -> tuple[int, int]:
@@ -299,9 +297,8 @@ def _store(sch: Schedule, store: BlockRef, words: int) -> None:
 
 def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
     """Copy a tile asynchronously, `lanes` elements per access."""
-    loops = sch.get_loops(copy)
-    depth = [loop.var for loop in loops].index(ko.var) + 1
-    turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
+    own = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
+    turn, thread, run = sch.split(fused(sch, own), [None, threads, lanes])
     sch.bind(thread, "threadIdx.x")
     sch.tensorize(run, ampere.run_of("f32", lanes))
     if extent_of(sch, turn) > 1:
