@@ -66,7 +66,9 @@ def collapse_rows(graph: Graph) -> Graph:
     """Merge the axes of a matmul's rows."""
     product = next((node for node in graph.nodes if node.op in PRODUCTS), None)
     lead = None if product is None else _lead(product)
-    if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
+    if product is None or lead is None or _has_other_readers(graph, product):
+        return graph
+    if not all(_keeps_rows(node, product) for node in graph.nodes):
         return graph
     a, b = product.inputs
     before, last = _batch_axes(product), _row_axes(product)
@@ -272,7 +274,7 @@ def _is_rounded_once(node: Node) -> bool:
 
 
 def _has_other_readers(graph: Graph, node: Node) -> bool:
-    """Whether another node reads the weights or the bias of a convolution."""
+    """Whether another node reads the weights of a product, or the bias of a convolution."""
     others = [value for each in graph.nodes if each is not node for value in each.inputs]
     return any(value is not None and value in others for value in node.inputs[1:])
 

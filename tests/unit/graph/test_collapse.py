@@ -32,6 +32,12 @@ def test_dynamic_rows_become_one_axis():
         DYNAMIC.replace("[s, b,", "[s, 4,"),  # tiles lie along an axis of known size
         DYNAMIC.replace("%c: f32[6]", "%c: f32[b, 6]"),  # an operand that not all rows share
         DYNAMIC.replace("%w: f32[8, 6]", "%w: f32[s, 8, 6]"),  # weights of their own
+        # weights that are an operand of each matrix, too
+        """%x: f32[s, b, b], %w: f32[b, b]) {
+          %y = matmul(%x, %w)
+          %z = add(%y, %w)
+          return %z
+        }""",
     ],
 )
 def test_other_rows_stay(text):
