@@ -15,7 +15,7 @@ adds up.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -321,7 +321,7 @@ def tiled(
     sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled = filled_by
 ) -> tuple[BlockRef, ...]:
     """Tile, with both operands staged in shared memory by the blocks that `filled` returns."""
-    _pad_to_tiles(sch, reference, plan)
+    pad_to_tiles(sch, reference, _tiles(sch, reference, plan))
     if plan.split_k > 1:
         return _split(sch, reference, plan, words)
     found = contraction_of(sch, reference)
@@ -374,16 +374,19 @@ def tiled(
     return (start, reference, a, b, *followed)
 
 
-def _pad_to_tiles(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
-    """Pad sizes to whole tiles where possible: a thread multiplies without branches, and only
-    copies and stores are guarded."""
-    found = contraction_of(sch, reference)
-    m, y, x, k = _tiled_axes(found)
+def _tiles(sch: Schedule, reference: BlockRef, plan: Plan) -> dict[int, int]:
+    """The sizes of tiles, by iterator."""
+    m, y, x, k = _tiled_axes(contraction_of(sch, reference))
     assert m is not None
     tiles = {m: plan.block_m, x: plan.block_x, k: plan.block_k * plan.split_k}
-    if y is not None:
-        tiles[y] = plan.block_y
-    if all(found.nest.guess(at) % by == 0 for at, by in tiles.items()):
+    return tiles if y is None else tiles | {y: plan.block_y}
+
+
+def pad_to_tiles(sch: Schedule, reference: BlockRef, tiles: Mapping[int, int]) -> None:
+    """Pad sizes to whole tiles where possible: a thread multiplies without branches, and only
+    copies and stores are guarded."""
+    nest = contraction_of(sch, reference).nest
+    if all(nest.guess(at) % by == 0 for at, by in tiles.items()):
         return
     point = sch.checkpoint()
     try:
