@@ -31,6 +31,7 @@ from tilewright.rules.match.nest import (
     Nest,
     block_of,
     fused,
+    guess,
     inner_nest,
     is_expression,
     total,
@@ -101,10 +102,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def _elements(buffer: Buffer) -> int:
-    count = 1
-    for dim in buffer.shape:
-        count *= int(dim.value) if isinstance(dim, Const) else 256
-    return count
+    return math.prod(map(guess, buffer.shape))
 
 
 def _is_contiguous_along(nest: Nest, largest: Access, at: int) -> bool:
