@@ -25,7 +25,6 @@ from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 GLOBAL = "ptr addrspace(1)"
-WORD_BYTES = 4
 # Loads that both arms together may have: all are issued, and all their indices computed.
 MOST_LOADS = 4
 # Arithmetic that neither fails nor takes long.

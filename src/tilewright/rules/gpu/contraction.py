@@ -105,6 +105,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     found = contraction(nest)
     if found is None or not has_rows(found) or _has_dynamic_k(found):
         return None
+    if _is_diagonal(found.a) or _is_diagonal(found.b):
+        return None
     problem = problem_of(found)
     if problem.m < 4 or problem.m * problem.y * problem.x < 128:
         return None
@@ -114,6 +116,13 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 def has_rows(found: Contraction) -> bool:
     """Whether m is more than one row."""
     return bool(found.m) and _tiled_axes(found)[0] is not None
+
+
+def _is_diagonal(load: Load) -> bool:
+    """Whether a variable is several indices: the box around a tile's elements would exceed shared
+    memory."""
+    indices = [index for index in load.index if isinstance(index, Var)]
+    return len(set(indices)) < len(indices)
 
 
 def _has_dynamic_k(found: Contraction) -> bool:
@@ -323,7 +332,7 @@ def tiled(
     """Tile, with both operands staged in shared memory by the blocks that `filled` returns."""
     pad_to_tiles(sch, reference, _tiles(sch, reference, plan))
     if plan.split_k > 1:
-        return _split(sch, reference, plan, words)
+        return _split(sch, reference, plan, words, filled)
     found = contraction_of(sch, reference)
     a, b = (filled(sch, reference, load) for load in (found.a, found.b))
     nest = nest_of(sch, reference)
@@ -356,14 +365,7 @@ def tiled(
         sch.compute_at(copy, ko)
     for copy, load, at in ((a, found.a, m), (b, found.b, x)):
         _lay_out(sch, copy, load, found.nest.var(at), words)
-        copied = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
-        lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
-        share_among_threads(
-            sch,
-            copied,
-            plan.threads,
-            lanes if _is_shared_evenly(sch, copied, plan.threads * lanes) else 1,
-        )
+        _bind_copy(sch, copy, ko, plan.threads, words * load.buffer.dtype.size_bytes)
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     for store in followed:  # sums stay in registers if their places are known
@@ -398,6 +400,14 @@ def pad_to_tiles(sch: Schedule, reference: BlockRef, tiles: Mapping[int, int]) -
         sch.attempt(sch.compute_inline, producer)  # one copy is enough
 
 
+def _bind_copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, access_bytes: int) -> None:
+    """Distribute a tile's copy over the threads, by vectors if all have equal numbers of them."""
+    own = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
+    lanes = copy_lanes(sch, copy, access_bytes)
+    is_even = _is_shared_evenly(sch, own, threads * lanes)
+    share_among_threads(sch, own, threads, lanes if is_even else 1)
+
+
 def _is_shared_evenly(sch: Schedule, loops: Sequence[LoopRef], parts: int) -> bool:
     """Whether threads get equal numbers of iterations. Not so for a tile of dynamic size when every
     call may have fewer rows than one tile."""
@@ -418,14 +428,16 @@ def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) 
         sch.attempt(sch.storage_align, copy, 0, -2, 2 * words, words)
 
 
-def _split(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
+def _split(
+    sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled
+) -> tuple[BlockRef, ...]:
     """Split k by rfactor: the parts are contractions of their own, added up by a further kernel."""
     found = contraction_of(sch, reference)
     nest = found.nest
     extent = found.extent(found.k[0])
     assert extent is not None
     part, _ = sch.split(nest.loops[found.k[0]], [plan.split_k, -(-extent // plan.split_k)])
-    return tiled(sch, parts_along(sch, part), replace(plan, split_k=1), words)
+    return tiled(sch, parts_along(sch, part), replace(plan, split_k=1), words, filled)
 
 
 GEMM = Rule("gemm", Plan, match, plans, cost, apply)

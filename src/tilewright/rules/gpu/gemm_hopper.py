@@ -38,6 +38,7 @@ from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     depth_of,
+    is_matrix,
     is_unit,
     padded,
     parts_along,
@@ -48,7 +49,7 @@ from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Cast, Const, Var, uses_var
+from tilewright.sym import Cast, Const
 from tilewright.tensor.bulk_copies import ALIGN_BYTES, can_copy
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
@@ -155,15 +156,15 @@ def found_in(
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
     sizes = {at: nest.guess(at) for at in (m, n, k)}
-    a_turned = _is_matrix(found.a, nest.var(k), nest.var(m))
-    is_indexed = not a_turned and not _is_matrix(found.a, nest.var(m), nest.var(k))
+    a_turned = is_matrix(found.a, nest.var(k), nest.var(m))
+    is_indexed = not a_turned and not is_matrix(found.a, nest.var(m), nest.var(k))
     windows = "" if a_turned else _im2col_block(sch, reference, found, is_indexed)
     if is_indexed and not windows:
         return None
     if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
         return None
-    along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
-    if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
+    along_n = not is_matrix(found.b, nest.var(n), nest.var(k))
+    if along_n and not is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
     is_weight = found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     b_turned = along_n and (is_weight or not operand.is_half or not can_copy(found.b.buffer))
@@ -247,13 +248,6 @@ def _im2col_block(sch: Schedule, reference: BlockRef, found: Contraction, is_ind
         if is_indexed or made.rows is found.a.buffer:
             return producer.name
     return ""
-
-
-def _is_matrix(load: Load, row: Var, column: Var) -> bool:
-    """Whether an operand's last two indices are `row` and `column`, which no other index uses."""
-    *outer, last_row, last = load.index
-    apart = not any(uses_var(at, {row, column}) for at in outer)
-    return apart and last_row is row and last is column
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:

@@ -11,7 +11,7 @@ from tilewright.base.multiprocessor import LINE_BYTES
 from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Const, Expr, Var, uses_var
 from tilewright.tensor.ir import REDUCE, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
@@ -62,6 +62,15 @@ def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
     if found is None:
         raise ScheduleError("TW2705", f"@{reference.name} is no contraction any more")
     return found
+
+
+def is_matrix(load: Load, row: Var, column: Var) -> bool:
+    """Whether an operand's last two indices are `row` and `column`, which no other index uses."""
+    if len(load.index) < 2:
+        return False
+    *outer, last_row, last = load.index
+    apart = not any(uses_var(at, {row, column}) for at in outer)
+    return apart and last_row is row and last is column
 
 
 def padded(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from tilewright import sym
 from tilewright.rules.match.nest import Access, Nest, block_of, can_fuse, total
 from tilewright.rules.match.rows import Stages
-from tilewright.sym import ONE, ZERO, Const
+from tilewright.sym import ONE, ZERO, Const, Expr
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -62,7 +64,7 @@ def has_rows(found: Stages, buffer: Buffer) -> bool:
         moved = [nest.var(at) for at in axes if nest.extent(at) is not ONE]
         for read in nest.reads:
             if read.buffer is buffer and (
-                total(nest, axes) != elements_of(buffer.shape)
+                _factors(map(nest.extent, axes)) != _factors(buffer.shape)
                 or any(read.stride(var) in (None, ZERO) for var in moved)
                 or not is_in_place(nest, read)
             ):
@@ -143,11 +145,11 @@ def touched_bytes(found: Stages, buffers: Iterable[Buffer]) -> int:
     )
 
 
-def elements_of(shape: tuple[object, ...]) -> int:
-    count = 1
-    for dim in shape:
-        count *= int(dim.value) if isinstance(dim, Const) else 256
-    return count
+def _factors(extents: Iterable[Expr]) -> tuple[int, Counter[Expr]]:
+    """A number of elements: the product of static extents, and the dynamic ones."""
+    every = list(extents)
+    known = prod(int(extent.value) for extent in every if isinstance(extent, Const))
+    return known, Counter(extent for extent in every if not isinstance(extent, Const))
 
 
 def intermediates_of(found: Stages) -> list[tuple[int, int]]:

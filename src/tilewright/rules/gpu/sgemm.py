@@ -31,6 +31,7 @@ from tilewright.rules.gpu.parts import (
     copy_lanes,
     depth_of,
     extent_of,
+    is_matrix,
     padded,
     parts_along,
     stored_bytes,
@@ -40,7 +41,7 @@ from tilewright.rules.match.contraction import Contraction, contraction, multipl
 from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, Min, Var, uses_var, walk
+from tilewright.sym import ONE, Min, uses_var, walk
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -95,20 +96,16 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if any(buffer.dtype.name != "f32" for buffer in buffers):
         return None
     (m,), (n,), (k,) = rows, found.n, found.k
-    sides = ((found.a, nest.var(m)), (found.b, nest.var(n)))
-    if not all(_is_matrix(load, {side, nest.var(k)}) for load, side in sides):
-        return None
+    depth = nest.var(k)
+    for load, side in ((found.a, nest.var(m)), (found.b, nest.var(n))):
+        if not is_matrix(load, side, depth) and not is_matrix(load, depth, side):
+            return None
     sizes = nest.guess(m), nest.guess(n), nest.guess(k)
     if min(sizes[:2]) < multiprocessor_of(context.target).warp:
         return None
     whole = found.guess(tuple(nest.spatial))
-    along_k = (found.a.index[-1] is nest.var(k), found.b.index[-1] is nest.var(k))
+    along_k = (found.a.index[-1] is depth, found.b.index[-1] is depth)
     return Found(reference, whole // (sizes[0] * sizes[1]), *sizes, along_k)
-
-
-def _is_matrix(load: Load, inner: set[Var]) -> bool:
-    """Whether the last two indices are the two variables, in either order."""
-    return len(load.index) > 1 and set(load.index[-2:]) == inner
 
 
 # ------------------------------------------------------------------------------------ choosing
