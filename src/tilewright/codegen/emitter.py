@@ -605,9 +605,13 @@ class Emitter:
             return emit_lookup(self.b, machine.byte_tables, machine.byte_lanes, table, x)
         place, lanes = self._place(node.buffer, node.index)
         mask, is_known = None, self._is_known
-        if isinstance(node, MaskedLoad) and not all(known_lanes(node.mask) or (False,)):
+        known = known_lanes(node.mask) if isinstance(node, MaskedLoad) else None
+        if isinstance(node, MaskedLoad) and not all(known or (False,)):
             mask = self._spread(self.expr(node.mask), lanes)
-            is_known = is_known and known_lanes(node.mask) is not None
+            is_known = is_known and known is not None
+            if known is not None and self._mask is None and any(known) and place.offsets:
+                loaded = self.access.load(place.of_lanes(known), lanes)
+                return self.b.select(mask, loaded, Value(loaded.type, "zeroinitializer"))
         if self._mask is not None and lanes == self._mask.lanes:
             mask = self._mask if mask is None else self.b.op("and", self._mask, mask)
         if lanes == 1 and (mask is not None or self._mask is not None):
