@@ -18,6 +18,7 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import number, steps_of
 from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
+from tilewright.runtime.stateful import StatefulModule
 from tilewright.tensor import parse
 from tilewright.tensor.interp import Interpreter
 from tilewright.tensor.ir import DEVICE, Function
@@ -184,7 +185,10 @@ class HostGpu:
 
 def on_host(module):
     """A compiled module whose launches are interpreted here."""
-    module._gpu = HostGpu(module.target)
+    inner = module.inner if isinstance(module, StatefulModule) else module
+    inner._gpu = HostGpu(inner.target)
+    if inner is not module:
+        module.memory.gpu = inner._gpu
     return module
 
 

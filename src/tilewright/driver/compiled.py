@@ -112,7 +112,12 @@ class CompiledModule(Module):
         )
         foreign = self.inside.interpreted
         handles = foreign.handles() if foreign is not None and foreign.calls_back else None
-        text = header((export.signature,), self.inside.target, handles, export.state_constants())
+        text = header(
+            (export.signature,),
+            self.inside.target,
+            handles,
+            state_constants(self.inside.program.module),
+        )
         if path.suffix != ".h":
             export.write(path)
         write_text(path.with_suffix(".h"), text)
@@ -249,17 +254,17 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
-                "states": list(self.state_constants()),
+                "states": list(state_constants(self.inside.program.module)),
                 **({} if foreign is None else {"foreign": foreign.told()}),
                 **({"accelerator": foreign_name(self.name)} if self.inside.streams else {}),
             },
         }
 
-    def state_constants(self) -> tuple[int, ...]:
-        """The constants with which the states, the last inputs, are initialized."""
-        module = self.inside.program.module
-        places = {name: at for at, name in enumerate(module.constants)}
-        return tuple(places[name] for name in module.states)
+
+def state_constants(module: ir.Module) -> tuple[int, ...]:
+    """The constants with which the states, the last inputs, are initialized."""
+    places = {name: at for at, name in enumerate(module.constants)}
+    return tuple(places[name] for name in module.states)
 
 
 def entry(spec: Spec, param: Param) -> dict[str, Any]:

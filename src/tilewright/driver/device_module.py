@@ -5,7 +5,8 @@
 
 The nodes are walked once per set of sizes and addresses. The launches are recorded, and from the
 second such call on they are one CUDA graph. Models with data-dependent sizes are walked at every
-call, since what they launch depends on what they computed.
+call, since what they launch depends on what they computed. The last inputs of a model with states
+are their memory, which a call updates in place.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
 from tilewright.runtime import module as runtime
 from tilewright.runtime.array import Array
+from tilewright.runtime.device import CPU
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
@@ -55,6 +57,8 @@ TIMING_PAIRS, LAUNCHES_PER_TIMING = 15, 20
 
 class DeviceModule(runtime.Module):
     """A model as kernels on a GPU."""
+
+    call_options = ("stream",)
 
     def __init__(
         self,
@@ -82,6 +86,12 @@ class DeviceModule(runtime.Module):
         self._counts: dict[tuple[int, Value, Buffer], Any] = {}
         self._lock = threading.RLock()  # launches of two calls on one stream must not interleave
         self._varies = not decides_beforehand(program)
+        self.device = cuda.DEVICE
+        self._n_states = len(program.module.states)
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._gpu
 
     @property
     def codes(self) -> dict[str, DeviceCode]:
@@ -114,17 +124,21 @@ class DeviceModule(runtime.Module):
         self, args: Sequence[Any], out: Sequence[Any] | None, stream: int
     ) -> tuple[Array, ...]:
         given = self._given(args, stream)
+        states = self._states_on_host(args, given, stream) if self._n_states else ()
         sizes = self._sizes(given)
         wanted = None if out is None else self._checked_outputs(out, sizes, stream)
+        made: Sequence[Any]
         if self._varies:
             if self._gpu.is_capturing(stream):
                 raise refused_capture(stream, "sizes depend on values")
-            return Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
-        results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
-        found = self._recorded(sizes, given, results, stream)
-        check_capture(self._gpu, found.launches, stream)
-        found.run(self._gpu, stream, graph_of)
-        return tuple(results) if out is None else tuple(out)
+            made = Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
+        else:
+            made = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
+            found = self._recorded(sizes, given, made, stream)
+            check_capture(self._gpu, found.launches, stream)
+            found.run(self._gpu, stream, graph_of)
+        self._take_back(states, stream)
+        return tuple(made) if out is None else tuple(out)
 
     def _loaded(self) -> Loaded:
         if self._ready is None:
@@ -224,13 +238,36 @@ class DeviceModule(runtime.Module):
         pairs = zip(self.inputs, args, strict=True)
         return [self._on_device(spec, arg, stream) for spec, arg in pairs]
 
+    def _states_on_host(
+        self, args: Sequence[Any], given: Sequence[Any], stream: int
+    ) -> list[tuple[np.ndarray[Any, Any], Any]]:
+        """The states that the caller has in host memory, with their copies on the GPU; checks that
+        all may be overwritten."""
+        found = []
+        first = len(args) - self._n_states
+        for spec, arg, array in zip(self.inputs[first:], args[first:], given[first:], strict=True):
+            host = _host_memory(arg)
+            is_read_only = array.read_only if host is None else not host.flags.writeable
+            check_writable(spec.name, not is_read_only)
+            if host is not None:
+                found.append((host, array))
+            elif isinstance(array, cuda.DeviceArray):
+                array.stream = stream  # it is computed on this stream from now on
+        return found
+
+    def _take_back(self, states: Sequence[tuple[np.ndarray[Any, Any], Any]], stream: int) -> None:
+        for host, array in states:
+            made = np.empty(array.shape, array.dtype.numpy)
+            self._gpu.copy_out(made, array.address, stream)
+            host[...] = made
+
     def _on_device(self, spec: Spec, value: Any, stream: int) -> Any:
         if isinstance(value, (str, type(None))):
             raise UserError("TW4041", f"the input {spec.name} is {value!r}, not an array")
         if not isinstance(value, np.ndarray):
             if cuda.is_shared(value):
                 value = self._ordered_after_producer(value, stream)
-                if value.device.kind == "cuda":
+                if value.device.kind == cuda.DEVICE.kind:
                     return _checked(spec, value)
                 value = value.numpy()
             else:
@@ -257,7 +294,7 @@ class DeviceModule(runtime.Module):
         found = [self._output(at, value, stream) for at, value in enumerate(out)]
         if self._varies:
             return found  # data-dependent shapes: unknown before the run
-        results = self.program.module.main.results
+        results = self.program.module.made
         for spec, value, array in zip(self.outputs, results, found, strict=True):
             dims = tuple(number(dim, sizes) for dim in value.tensor.shape or ())
             if dims != tuple(array.shape):
@@ -335,6 +372,17 @@ def on_device_in_turns(first: DeviceModule, second: DeviceModule, inputs: Sequen
                 graphs[side].launch(0)
             times[side].append(timer.stop(0))
     return Paired(tuple(times[0]), tuple(times[1]))
+
+
+def _host_memory(value: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of an array that is on the host."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, Array):
+        if not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] != CPU.type_code:
+            return None
+        value = cuda.from_dlpack(value)
+    return value.numpy() if value.device == CPU else None
 
 
 def _check_dtype(spec: Spec, found: DType) -> None:

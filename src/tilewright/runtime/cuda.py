@@ -249,6 +249,11 @@ class Memory:
             self._pool.give(self.address, self.size_bytes, self.stream)
 
 
+def allocate(size_bytes: int, stream: int = 0) -> Memory:
+    """Device memory for work on a stream."""
+    return Memory(size_bytes, stream)
+
+
 LEGACY, NO_ORDER = 1, -1  # DLPack's numbers of the legacy default stream, and of no stream
 
 
