@@ -5,6 +5,7 @@
     model.states["h"]                    the state after the last call, an array
     model.reset()                        restore the initial states
     other = model.fork()                 the same code and weights, states of its own
+    model.save("m.so", states="current") a file whose initial states are those of now
 
 Calls of one module are serialized across threads. A call that fails may leave its states partly
 updated: reset or overwrite them.
@@ -24,6 +25,8 @@ from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec, copy_outputs
 
 State = np.ndarray[Any, Any]
+
+SAVED = "initial", "current"  # what a file can begin with
 
 
 class StatefulModule(Module):
@@ -127,12 +130,27 @@ class StatefulModule(Module):
     def arena_bytes(self) -> int:
         return self.inner.arena_bytes
 
-    def save(self, path: str | Path, name: str = "") -> Path:
-        """Save the model; a loaded copy starts from the initial states."""
+    def save(self, path: str | Path, name: str = "", *, states: str = "initial") -> Path:
+        """Save the model. Loaded, it starts from the initial states; with `states="current"`, from
+        those that the last call left, which `reset` then restores."""
+        return self.save_with(tuple(self.states.values()), path, name, states)
+
+    def save_with(self, states: Sequence[State], path: str | Path, name: str, which: str) -> Path:
+        """Save the model with the initial or with the caller's states."""
+        if which not in SAVED:
+            raise UserError(
+                "TW4056",
+                f"states={which!r} is none of the states that can be saved",
+                help=f"choose one of {', '.join(map(repr, SAVED))}",
+            )
         if len(self.inner.outputs) != len(self.outputs):
             raise UserError(
                 "TW4055",
                 f"cannot write {Path(path).name}: the model has states that Python keeps",
                 help="compile it for a CPU, without operators that the interpreter runs",
             )
-        return self.inner.save(path, name)
+        if which == "initial":
+            return self.inner.save(path, name)
+        with self._lock:
+            copies = [np.array(state, order="C") for state in states]
+        return self.inner.save_beginning(path, name, copies)

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
 from tilewright.base.errors import UserTypeError
-from tilewright.frontends.torch.tensors import tensor_of
+from tilewright.frontends.torch.tensors import array_of, tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Module, lendable
@@ -222,6 +222,10 @@ class TorchModule(Module):
         """Run once and tell how long each kernel took."""
         return super().profile(*args, **named)
 
-    def save(self, path: str | Path, name: str = "") -> Path:
-        """Write the model as a file; states begin there as they were when it was compiled."""
-        return self.inner.save(path, name)
+    def save(self, path: str | Path, name: str = "", *, states: str = "initial") -> Path:
+        """Write the model as a file. States begin there as they were when it was compiled; with
+        `states="current"`, as they are."""
+        if not isinstance(self.inner, StatefulModule):
+            return self.inner.save(path, name)
+        kept = [array_of(as_input(state)) for state in self.states.values()]
+        return self.inner.save_with(kept, path, name, states)
