@@ -85,9 +85,7 @@ class DeviceModule(runtime.Module):
         # Zeroed arrival counters and signals of blocks, by stream, node and buffer.
         self._counts: dict[tuple[int, Value, Buffer], Any] = {}
         self._lock = threading.RLock()  # launches of two calls on one stream must not interleave
-        self._known: set[tuple[int, ...]] = (
-            set()
-        )  # sizes of earlier calls: their kernels are loaded
+        self._known: set[tuple[int, ...]] = set()  # sizes of earlier calls: kernels are loaded
         self._captured: list[Any] = []  # what graphs of callers use
         self._varies = not decides_beforehand(program)
         self.device = cuda.DEVICE
