@@ -183,7 +183,7 @@ def test_calls_on_many_threads_lose_nothing():
 
 
 def test_a_capture_records_what_changes_the_states():
-    """Once arrays and stream are known, a caller's capture takes a call, states included."""
+    """Once the model has run, a caller's capture takes a call, states included."""
     model, x = compiled(MEAN), np.ones(4, np.float32)
     given = model.inner.empty(x.shape, model.inputs[0].dtype)
     model.memory.set(given, x)

@@ -153,6 +153,27 @@ def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known(torch):
     np.testing.assert_allclose(cuda.to_host(y), want, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["conv_split", "attention", "recurrent_step"])
+def test_a_graph_of_the_caller_takes_arrays_that_are_new(torch, name):
+    """On torch's own stream for captures, with results of the model's own; it runs beside calls."""
+    module = tw.compile(MODELS[name], target="cuda")
+    inputs = inputs_of(module)
+    module(*inputs)
+    given = [torch.from_numpy(x).cuda() for x in inputs]
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        outputs = module(*given, stream=torch.cuda.current_stream().cuda_stream)
+    for factor in (1.0, 0.5):
+        for x, host in zip(given, inputs, strict=True):
+            x.copy_(torch.from_numpy(host * np.asarray(factor, host.dtype)))
+        recorded.replay()
+        module(*inputs)  # on the default stream, in other memory
+        torch.cuda.synchronize()
+        wanted = reference(name, [x.cpu().numpy() for x in given])
+        for got, want in zip(outputs, wanted, strict=True):
+            np.testing.assert_allclose(cuda.to_host(got), want, rtol=2e-4, atol=2e-5)
+
+
 def test_an_empty_batch_gives_an_empty_result():
     module = tw.compile(MODELS["attention_of_any_length"], target="cuda")
     (y,) = module(*(np.zeros((1, 2, 0, 16), np.float32) for _ in range(3)))

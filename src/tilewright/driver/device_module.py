@@ -35,7 +35,7 @@ from tilewright.driver.device_control import (
     graph_of,
     refused_capture,
 )
-from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch
+from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
 from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Value
@@ -86,6 +86,8 @@ class DeviceModule(runtime.Module):
         # Zeroed arrival counters and signals of blocks, by stream, node and buffer.
         self._counts: dict[tuple[int, Value, Buffer], Any] = {}
         self._lock = threading.RLock()  # launches of two calls on one stream must not interleave
+        self._known: set[tuple[int, ...]] = set()  # sizes of earlier calls: kernels are loaded
+        self._captured: list[Any] = []  # what graphs of callers use
         self._varies = not decides_beforehand(program)
         self.device = cuda.DEVICE
         self._n_states = len(program.module.states)
@@ -124,20 +126,22 @@ class DeviceModule(runtime.Module):
     def _call(
         self, args: Sequence[Any], out: Sequence[Any] | None, stream: int
     ) -> tuple[Array, ...]:
+        captures = self._gpu.is_capturing(stream)
+        if captures:
+            self._check_captured(args, stream)
         given = self._given(args, stream)
         states = self._states_on_host(args, given, stream) if self._n_states else ()
         sizes = self._sizes(given)
         wanted = None if out is None else self._checked_outputs(out, sizes, stream)
         made: Sequence[Any]
         if self._varies:
-            if self._gpu.is_capturing(stream):
-                raise refused_capture(stream, "sizes depend on values")
             made = Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
+        elif captures:
+            made = self._capture(sizes, given, wanted, stream)
         else:
             made = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
-            found = self._recorded(sizes, given, made, stream)
-            check_capture(self._gpu, found.launches, stream)
-            found.run(self._gpu, stream, graph_of)
+            self._recorded(sizes, given, made, stream).run(self._gpu, stream, graph_of)
+            self._known.add(tuple(sizes.values()))
         self._take_back(states, stream)
         return tuple(made) if out is None else tuple(out)
 
@@ -155,7 +159,6 @@ class DeviceModule(runtime.Module):
         key = (stream, *sizes.values(), *addresses)
         found = self._records.get(key)
         if found is None:
-            self._refuse_capture(stream)
             made = Walk(self, self._loaded(), sizes, given, results, stream, False)
             made.results()
             found = self._records[key] = Recorded(made.launches, [*made.memory, *made.numbers])
@@ -164,13 +167,44 @@ class DeviceModule(runtime.Module):
         self._records.move_to_end(key)
         return found
 
-    def _refuse_capture(self, stream: int) -> None:
-        if self._gpu.is_capturing(stream):
+    def _check_captured(self, args: Sequence[Any], stream: int) -> None:
+        """Check that a graph of the caller's can contain a call."""
+        if self._varies:
+            raise refused_capture(stream, "sizes depend on values")
+        for spec, arg in zip(self.inputs, args, strict=False):
+            if not cuda.is_shared(arg) or _host_memory(arg) is not None:
+                raise UserError(
+                    "TW4024",
+                    f"the stream {stream:#x} is being captured, and {spec.name} is in host memory",
+                    help="copy it to an array on the GPU before each run of the graph",
+                )
+
+    def _capture(
+        self,
+        sizes: dict[Var, int],
+        given: Sequence[Any],
+        wanted: Sequence[Any] | None,
+        stream: int,
+    ) -> Sequence[Any]:
+        """Make the launches of a call part of a graph of the caller's. They have memory of their
+        own, for the graph may run while other calls do."""
+        if tuple(sizes.values()) not in self._known:
             raise UserError(
                 "TW4024",
-                f"the stream {stream:#x} is being captured, and the model is new to these arrays",
-                help="call the model twice with the same arrays before the capture",
+                f"the stream {stream:#x} is being captured, and the model has not run yet"
+                + (" with these sizes" if sizes else ""),
+                help="call the model once before the capture",
             )
+        with self._gpu.beside_capture() as gpu:
+            owner = copy(self)
+            owner._gpu, owner._scratch, owner._counts = gpu, {}, {}
+            made = wanted or [owner._new(at, sizes, stream) for at in range(len(self.outputs))]
+            walk = Walk(owner, self._loaded(), sizes, given, made, stream, False)
+            walk.results()
+            check_capture(gpu, walk.launches, stream)
+            gpu.record(*in_order(walk.launches), stream)
+        self._captured.append((owner, walk.memory, walk.numbers, wanted is None and made))
+        return made
 
     def profile(self, *args: Any, stream: int = 0, **named: Any) -> Record:
         """Run launch by launch, and measure the time of each on the GPU."""
