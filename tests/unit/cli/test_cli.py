@@ -173,7 +173,7 @@ def test_exported_programs_are_run_measured_and_inspected(results, outputs, tmp_
     assert len(report("inspect", program)["outputs"]) == outputs
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of inductor itself
+@pytest.mark.filterwarnings("ignore")  # those of inductor
 @needs_compiler
 def test_inductor_is_measured_with_arguments_of_any_structure(tmp_path):
     class Net(torch.nn.Module):
