@@ -552,11 +552,12 @@ def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """Prefetch to L2."""
+    """Prefetch to L2, in assembly: LLVM's intrinsic is refused for processors before sm_90."""
     (place,) = node.args
     assert isinstance(place, ir.Address)
     there = e.b.value(GLOBAL, f"addrspacecast {e.pointer(place)} to {GLOBAL}")
-    return e.b.call("llvm.nvvm.prefetch.global.L2", "void", there)
+    e.b.line(f'call void asm sideeffect "prefetch.global.L2 [$0];", "l"({there})')
+    return Value("void", "")
 
 
 def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
