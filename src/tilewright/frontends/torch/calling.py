@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
 from tilewright.base.errors import UserTypeError
-from tilewright.frontends.torch.tensors import tensor_of
+from tilewright.frontends.torch.tensors import array_of, tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Module, lendable
 from tilewright.runtime.pool import checked_threads
-from tilewright.runtime.stateful import StatefulModule
+from tilewright.runtime.stateful import CURRENT, StatefulModule
 
 
 @dataclass
@@ -222,6 +222,11 @@ class TorchModule(Module):
         """Run once and tell how long each kernel took."""
         return super().profile(*args, **named)
 
-    def save(self, path: str | Path, name: str = "") -> Path:
-        """Write the model as a file; states begin there as they were when it was compiled."""
-        return self.inner.save(path, name)
+    def save(self, path: str | Path, name: str = "", *, states: str = "initial") -> Path:
+        """Write the model as a file. States begin there as they were when it was compiled; with
+        `states="current"`, as they are."""
+        if not isinstance(self.inner, StatefulModule):
+            return self.inner.save(path, name)
+        current = self.states.values() if states == CURRENT else ()
+        kept = [array_of(as_input(state)) for state in current]
+        return self.inner.save_with(kept, path, name, states)
