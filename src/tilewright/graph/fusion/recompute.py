@@ -124,55 +124,70 @@ def repeat_widening(fusion: Fusion) -> None:
 
 
 def _is_cheaper_repeated(fusion: Fusion, members: list[int]) -> bool:
-    made = [value for at in members for value in fusion.nodes[at].outputs]
+    """Whether all kernels that read a group's results had better compute them for themselves."""
+    made = {value for at in members for value in fusion.nodes[at].outputs}
     if any(value in fusion.results for value in made):
         return False
     inside = set(members)
-    readers: dict[int, float] = {}  # elements read by each kernel
-    shared: dict[Value, None] = {}
-    for value in made:
-        for user, read in _readers(fusion, value):
-            if user in inside:
-                continue
-            if not _can_repeat_in(fusion, user, read):
-                return False
-            shared[value] = None
-            kernel = fusion.groups.group_of[user]
-            count = max(elements(fusion.nodes[user].outputs[0]), elements(value))
-            readers[kernel] = max(readers.get(kernel, 0), count)
-    if not readers or any(fusion.nodes[at].op == "concat" for at in members):
+    reads = [
+        (user, read, value)
+        for at in members
+        for value in fusion.nodes[at].outputs
+        for user, read in _readers(fusion, value)
+        if user not in inside
+    ]
+    if not reads or not all(_can_repeat_in(fusion, user, read) for user, read, _ in reads):
         return False
+    readers: dict[int, float] = {}  # elements read by each kernel
+    for user, _, value in reads:
+        kernel = fusion.groups.group_of[user]
+        count = max(elements(fusion.nodes[user].outputs[0]), elements(value))
+        readers[kernel] = max(readers.get(kernel, 0), count)
     if any(len(fusion.groups.members[k]) + len(members) > fusion.limit for k in readers):
         return False
-    work = sum(operations_per_element(fusion.nodes[at]) for at in members)
-    if work > REPEATED_OPERATIONS:
+    if any(fusion.nodes[at].op == "concat" for at in members):
         return False
-    groups = {kernel: fusion.groups.members[kernel] for kernel in readers}
-    known = is_priced_less(
-        fusion,
-        fusion.nodes[members[0]],
-        joined=[
-            candidate(fusion, f"with a copy {at}", group, members)
-            for at, group in enumerate(groups.values(), 1)
-        ],
-        apart=[
-            candidate(fusion, "once", members),
-            *(
-                candidate(fusion, f"user {at}", group)
-                for at, group in enumerate(groups.values(), 1)
-            ),
-        ],
-        kinds={fusion.kind[kernel] for kernel in groups},
-    )
+    if _work(fusion, members) > REPEATED_OPERATIONS:
+        return False
+    known = _is_priced_less_repeated(fusion, members, list(readers))
     if known is not None:
         return known
-    given = dict.fromkeys(v for at in members for v in fusion.nodes[at].inputs if v)
-    outside = sum(size_bytes(v) for v in given if v not in made)
-    stored = sum(size_bytes(v) for v in shared)
-    first = max(elements(fusion.nodes[at].outputs[0]) for at in members)
-    rates = fusion.rates
+    return _saves_bytes(fusion, members, list(dict.fromkeys(value for *_, value in reads)), readers)
+
+
+def _work(fusion: Fusion, members: list[int]) -> float:
+    """Operations per element."""
+    return sum(operations_per_element(fusion.nodes[at]) for at in members)
+
+
+def _is_priced_less_repeated(fusion: Fusion, members: list[int], readers: list[int]) -> bool | None:
+    """Whether kernels with copies of a group are cheaper; None if a cost is unknown."""
+    groups = [fusion.groups.members[kernel] for kernel in readers]
+    copied = [
+        candidate(fusion, f"with a copy {at}", group, members) for at, group in enumerate(groups, 1)
+    ]
+    users = [candidate(fusion, f"user {at}", group) for at, group in enumerate(groups, 1)]
+    return is_priced_less(
+        fusion,
+        fusion.nodes[members[0]],
+        joined=copied,
+        apart=[candidate(fusion, "once", members), *users],
+        kinds={fusion.kind[kernel] for kernel in readers},
+    )
+
+
+def _saves_bytes(
+    fusion: Fusion, members: list[int], shared: list[Value], readers: dict[int, float]
+) -> bool:
+    """Whether bytes that need not be moved outweigh operands and operations that are repeated."""
+    nodes, rates = [fusion.nodes[at] for at in members], fusion.rates
+    made = {value for node in nodes for value in node.outputs}
+    given = dict.fromkeys(value for node in nodes for value in node.inputs if value)
+    outside = sum(size_bytes(value) for value in given if value not in made)
+    stored = sum(size_bytes(value) for value in shared)
+    first = max(elements(node.outputs[0]) for node in nodes)
     saved_ns = rates.launch_ns + rates.byte_ns * (stored * (1 + len(readers)) + outside)
-    again = rates.operation_ns * work * (sum(readers.values()) - first)
+    again = rates.operation_ns * _work(fusion, members) * (sum(readers.values()) - first)
     return saved_ns > rates.byte_ns * outside * len(readers) + again
 
 
@@ -193,7 +208,7 @@ def _readers(fusion: Fusion, value: Value) -> list[tuple[int, Value]]:
 def _can_repeat_in(fusion: Fusion, user: int, value: Value) -> bool:
     """Whether a node inside a kernel reads each element about once."""
     node = fusion.nodes[user]
-    if not fusion.is_grouped(user) or user in fusion.repeated or node.op == "concat":
+    if not fusion.is_grouped(user) or node.op == "concat":
         return False
     pattern = OPS[node.op].pattern
     if pattern == REDUCTION:
