@@ -33,7 +33,6 @@ from tilewright.graph.passes.merge_query_heads import merge_query_heads
 from tilewright.graph.passes.merge_window_axes import merge_window_axes
 from tilewright.graph.passes.nest_switches import nest_switches
 from tilewright.graph.passes.pack_weights import pack_weights
-from tilewright.graph.passes.pad_channels import pad_channels
 from tilewright.graph.passes.parallelize_scatters import parallelize_scatters
 from tilewright.graph.passes.parallelize_sorts import parallelize_sorts
 from tilewright.graph.passes.prefer_integers import prefer_integers
@@ -170,7 +169,6 @@ SCALED = (tabulate_bytes, remove_dead_nodes, fold_scales, remove_dead_nodes)
 # Integer convolutions: im2col, and operands in the width that the target multiplies.
 UNFOLDED = (
     densify_groups,
-    pad_channels,
     im2col_convolutions,
     upcast_bytes,
     canonicalize,
