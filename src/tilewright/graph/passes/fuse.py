@@ -41,7 +41,7 @@ from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
-from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first
 from tilewright.graph.rates import (
     Rates,
     elements,
@@ -421,6 +421,8 @@ class _Fusion:
         if kind == ROW_REDUCTION or not self._is_only_user(node, value):
             return False
         if node.op == "transpose":
+            if self.is_cpu and kind == CONTRACTION and self._is_image(node, value):
+                return False
             can_be_read = self.is_gpu and kind == CONTRACTION and self._is_reshaped(value)
             return not can_be_read or self._is_reduced_across(self.at[node.output])
         if kind == CONTRACTION:
@@ -430,6 +432,13 @@ class _Fusion:
         if node.op == "patches" and self._narrows(value):
             return False  # overlapping windows would read wide elements several times
         return self._is_cheap_spread(self.at[node.output], value)
+
+    def _is_image(self, node: Node, value: Value) -> bool:
+        """Whether a transpose takes an image that is computed channels last to channels first. In a
+        kernel of its own it works on rows of all pixels."""
+        members = [self.nodes[at] for at in self.groups.members[self._group(value)]]
+        is_last = any(each.get("layout") == CHANNELS_LAST for each in members)
+        return is_last and tuple(node["perm"]) == channels_first(range(len(node["perm"])))
 
     def _meets_again(self, at: int, value: Value) -> bool:
         """Whether a node's result is later combined with another consumer of the same contraction's
