@@ -107,7 +107,7 @@ class _LayoutCosts:
     """Costs of nodes in both layouts, and of transposes between them, in nanoseconds."""
 
     def __init__(self, module: Module, ctx: PassContext) -> None:
-        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
+        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.context_rates(ctx)
         self.in_cache = weights_stay(module, ctx.target)
         self.moves: dict[Move, float] = {}  # prices of transposes so far
         self.spatial, self.extents = _spatial_sizes(module)
@@ -183,7 +183,7 @@ class _LayoutCosts:
         """A lower bound of a convolution's time: its multiply-adds on all threads."""
         if node.op != "conv" or node.output.tensor.dtype is not F32 or self.costs is None:
             return 0.0
-        return rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
+        return self.rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
 
     def _on_matrix_units(self, node: Node) -> Prices | None:
         """Costs for convolutions on units that need channels-last images (tensor cores, tiles, dot
@@ -192,7 +192,7 @@ class _LayoutCosts:
         speedup = self._matrix_speedup(node)
         if node.op not in CONVOLUTIONS or not speedup:
             return None
-        first = rates.operations(node) * self.rates.operation_ns
+        first = self.rates.operations(node) * self.rates.operation_ns
         return Price(FIRST, first, ESTIMATED), Price(LAST, first / speedup, ESTIMATED)
 
     def _matrix_speedup(self, node: Node) -> float:
@@ -228,7 +228,7 @@ class _LayoutCosts:
             return 0.0
         if is_free(shape):
             return self.rates.byte_ns  # a view; a small cost keeps neighbours in the same layout
-        least_ns = 2 * rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
+        least_ns = 2 * self.rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
         return self.moves.get(move, least_ns) + self.rates.launch_ns
 
     def is_known(self, move: Move) -> bool:
@@ -241,7 +241,7 @@ class _LayoutCosts:
         perm = (channels_last if to == LAST else channels_first)(range(rank))
         node = make_node("transpose", (Value(value.name, of),), {"perm": perm})
         prices = self.costs and self.costs.prices((self._candidate("transpose", node),))
-        moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns
+        moved_ns = 2 * self.rates.size_bytes(value) * self.rates.byte_ns
         self.moves[move] = prices[0].ns if prices else moved_ns
 
 
