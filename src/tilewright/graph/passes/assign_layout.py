@@ -25,6 +25,7 @@ from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph import rates
 from tilewright.graph.build import make_node
 from tilewright.graph.channels_last import ChannelsLast, is_free, rank_of, try_channels_last
+from tilewright.graph.conv_forms import FormPrices
 from tilewright.graph.costs import (
     AT_LEAST,
     ESTIMATED,
@@ -109,6 +110,7 @@ class _LayoutCosts:
     def __init__(self, module: Module, ctx: PassContext) -> None:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
         self.in_cache = weights_stay(module, ctx.target)
+        self.forms = FormPrices(module, ctx, "assign_layout")
         self.moves: dict[Move, float] = {}  # prices of transposes so far
         self.spatial, self.extents = _spatial_sizes(module)
 
@@ -167,7 +169,7 @@ class _LayoutCosts:
             return node
         if 1 not in weights:
             return node
-        return widened(node, target)
+        return widened(node, target, self.forms)
 
     def _candidate(self, name: str, node: Node, weights: frozenset[int] = frozenset()) -> Candidate:
         """A candidate kernel of one node. Dynamic image sizes are marked, so that all candidates
