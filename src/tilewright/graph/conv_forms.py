@@ -3,8 +3,8 @@
     as it is        conv(x, w) in wider types, where these are an alternative
     direct          conv(x, w)
     channels of c   conv(x with zeros up to a multiple of c channels, w alike)
-    lines           conv(x as lines of one channel, w as lines, zero-padded)
-    rows + e        conv(rows of patches(x and e more lines) along lines, w of one axis)
+    lines           conv(x as lines of one channel, w as lines, zero-padded); not of bytes
+    rows + e        conv(rows of patches(x and e more lines) along lines, w of one axis); for tiles
     im2col          matmul(rows of patches(x), matrix of w)
 
 A form takes what its contraction takes, by the first schedule rule that matches it, and what the
@@ -53,8 +53,8 @@ SUMS = {"conv": "f32", "conv_integer": "i32"}
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A convolution channels last, of one group, by constant weights; operands have the types that
-    are multiplied."""
+    """A convolution channels last by constant weights; operands have the types that are
+    multiplied."""
 
     node: Node
     x: Value
@@ -96,20 +96,22 @@ Maker = Callable[[Steps, Problem], Nodes]
 
 def forms_of(problem: Problem, target: Target) -> dict[str, Maker]:
     """The forms of a convolution that a target may run, by name."""
+    if problem.node.get("groups", 1) > 1:
+        return {DIRECT: _direct}
     if problem.is_matrix:
         return {IM2COL: _im2col}
     forms: dict[str, Maker] = {} if problem.wide is None else {KEPT: _kept}
     forms[DIRECT] = _direct
-    inner, *taps = problem.weights.shape[1:]
+    inner = problem.weights.shape[1]
     tile, group = _depths(problem, target)
     for depth in dict.fromkeys((group, tile)):
         if depth and inner % depth:
             forms[f"channels of {depth}"] = partial(_whole_channels, depth=depth)
-    if tile and inner < tile and _has_lines(problem):
+    if tile and inner < tile and problem.node.op == "conv" and _has_lines(problem):
         forms[LINES] = partial(_lines, depth=tile)
-    if problem.is_static and len(taps) == 2 and taps[0] > 1 and problem.node["strides"][0] == 1:
+    if tile and _has_rows(problem):
         forms[ROWS] = partial(_rows, extra=0)
-        for extra in _extra_lines(problem) if tile else ():
+        for extra in _extra_lines(problem):
             forms[f"{ROWS} + {extra}"] = partial(_rows, extra=extra)
     return {**forms, IM2COL: _im2col}
 
@@ -126,6 +128,12 @@ def _has_lines(problem: Problem) -> bool:
     taps, node = problem.weights.shape[2:], problem.node
     overlaps = len(taps) > 1 and node["strides"][-1] < taps[-1]
     return overlaps and node["dilations"][-1] == 1 and problem.is_static
+
+
+def _has_rows(problem: Problem) -> bool:
+    """Whether windows that are unfolded along lines go on from one line to the next."""
+    taps, strides = problem.weights.shape[2:], problem.node["strides"]
+    return problem.is_static and len(taps) == 2 and taps[0] > 1 and strides[0] == 1
 
 
 def _extra_lines(problem: Problem) -> list[int]:
@@ -216,13 +224,21 @@ class FormPrices:
         if not isinstance(target, Target) or self.costs is None:
             return _im2col(steps, problem)
         forms = forms_of(problem, target)
-        prices = self._prices(problem, target) if len(forms) > 1 else ()
+        prices = self.prices(problem, target) if len(forms) > 1 else ()
         chosen = min(prices, key=lambda price: price.ns).name if prices else IM2COL
         if len(forms) > 1:
             note_choice(self.ctx, self.step, node, "convolution", chosen, prices)
         return forms[chosen](steps, problem)
 
-    def _prices(self, problem: Problem, target: Target) -> tuple[Price, ...]:
+    def least_ns(self, problem: Problem) -> float | None:
+        """The price of the cheapest form; None without prices."""
+        target = self.ctx.target
+        if not isinstance(target, Target) or self.costs is None:
+            return None
+        return min((price.ns for price in self.prices(problem, target)), default=None)
+
+    def prices(self, problem: Problem, target: Target) -> tuple[Price, ...]:
+        """The prices of all forms: measured, or else estimated."""
         if problem.key not in self.known:
             estimated = self._estimates(problem, target)
             self.known[problem.key] = self._measured(problem, target, estimated) or estimated
