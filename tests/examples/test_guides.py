@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pages import DOCS, ROOT, blocks_of, write_model
+from pages import DOCS, LAYER, MODEL, ROOT, blocks_of, write_model
 
 from tilewright.cli import app
 
@@ -43,7 +43,8 @@ def test_a_guide_runs(page, tmp_path, monkeypatch, cache_folder):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(cache_folder))
-    write_model(tmp_path / "model.onnx")
+    # Tuning takes long for every kernel.
+    write_model(tmp_path / "model.onnx", LAYER if page.stem == "tuning" else MODEL)
     space = {"__name__": "guide"}
     printed = ""
     for block in blocks_of(page):

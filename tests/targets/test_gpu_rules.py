@@ -596,6 +596,7 @@ HOT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", HOT)
+@pytest.mark.sampled
 def test_hot_kernels_stay_in_registers(name, arch):
     target = Target.parse(f"cuda -arch={arch}")
     made = schedule(HOT[name], target, constants=("w", "b"))

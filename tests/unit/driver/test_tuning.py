@@ -320,6 +320,7 @@ def interrupt(snapshot):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_candidates")
 def test_a_model_is_tuned_and_the_records_serve_the_next_time(net, tmp_path):
     path, told = tmp_path / "records.sqlite", []
 
@@ -533,6 +534,7 @@ def test_what_rules_decide_at_a_size_is_a_hint_for_it(open_net, open_matmul):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_candidates")
 def test_a_model_with_dynamic_sizes_is_tuned_at_each_of_them(open_net, tmp_path):
     path = tmp_path / "records.sqlite"
     module = tw.compile(
