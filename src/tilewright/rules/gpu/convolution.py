@@ -241,6 +241,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     ys = _divisors(problem.y, 1, sm.warp)
     if problem.is_padded and all(problem.y % rows for rows in TILE_CHOICES["thread_y"] if rows > 1):
         ys += doublings(2 * words)[1:]  # a thread has several rows
+    least = {"block_m": min(ms), "block_y": min(ys), "block_x": min(xs), "thread_m": 1,
+             "thread_y": 1, "slices": 1}  # fmt: skip
+    fit = [size for size in ks
+           if _stored_bytes(problem, least | {"block_k": size}) <= sm.static_shared_bytes]  # fmt: skip
+    ks = fit or ks
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
