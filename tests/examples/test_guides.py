@@ -32,6 +32,7 @@ def cache_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_guide_runs(page, tmp_path, monkeypatch, cache_folder):
@@ -68,6 +69,7 @@ def run_line(line):
     assert done.exit_code == 0, f"{line}\n{done.output}{done.stderr}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no CMake")
 @needs_compiler
 def test_the_cmake_project_builds_and_runs(tmp_path):

@@ -222,6 +222,7 @@ def test_rows_of_a_number_that_calls_tell_stay_in_registers(name, count):
     """As those of a known number do: only the length of a row says what a thread has of it."""
     module = model(name, "n", 256)
     fn = scheduled(module, "threads=32 vector=4 rows=1 ahead=0").schedule.function
+    assert "alloc %x_local: " in str(fn)  # one copy, which all stages read
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(shape, np.float32) for shape in ((count, 256), 256, 256)]
     (want,) = graph.interpret(module, *given)

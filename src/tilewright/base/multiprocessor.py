@@ -28,7 +28,6 @@ class Multiprocessor:
     shared_words_per_cycle: int  # of 4 bytes
     shared_bytes: int  # of one block at most
     static_shared_bytes: int  # per block, without opting in to more
-    shared_latency_cycles: int  # of a shared memory load, for a lone warp
     global_latency_cycles: int  # of loading a tile from memory
     l2_latency_cycles: int  # of loading what another kernel has just written
     dispatch_cycles: int  # between dispatches of two blocks to it
@@ -123,7 +122,6 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         shared_words_per_cycle=32,
         shared_bytes=target.shared_bytes,
         static_shared_bytes=STATIC_SHARED_BYTES,
-        shared_latency_cycles=22,
         global_latency_cycles=700,
         l2_latency_cycles=270,
         dispatch_cycles=141,

@@ -3,7 +3,8 @@
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
 wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes within one aligned
 part of a buffer one load of it and a shuffle; the rest are gathers and scatters. Stores to a few
-runs are one shuffle and store each. A mask keeps lanes from touching memory.
+runs are one shuffle and store each. A mask keeps lanes from touching memory; one that is known
+leaves their elements out of the runs.
 """
 
 from __future__ import annotations
@@ -64,6 +65,16 @@ class Place:
         """Whether lanes are loaded as a few contiguous runs."""
         runs = self.runs
         return len(runs) <= MAX_RUNS and any(stop - start > 1 for _, start, stop in runs)
+
+    def of_lanes(self, active: tuple[bool, ...]) -> Place:
+        """The same place for active lanes; each other one goes where the active one before it does,
+        or the first."""
+        near, nearest = active.index(True), []
+        for lane, is_active in enumerate(active):
+            near = lane if is_active else near
+            nearest.append(near)
+        rows = tuple([self.rows[lane] for lane in nearest]) if self.rows else ()
+        return replace(self, offsets=tuple([self.offsets[lane] for lane in nearest]), rows=rows)
 
     @property
     def is_injective(self) -> bool:

@@ -19,7 +19,7 @@ import pytest
 import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
-FOLDERS = ("rules", "graph/passes")
+FOLDERS = ("rules", "graph/passes", "graph/fusion")
 LIMIT = 40
 GRAPH_LIMIT = 12  # of the modules that passes share, `graph/*.py`
 NAMED = ("rules/*.py", "rules/match/*.py", "rules/cpu/*.py")  # files without literals elsewhere

@@ -110,7 +110,7 @@ class _LayoutCosts:
     """Costs of nodes in both layouts, and of transposes between them, in nanoseconds."""
 
     def __init__(self, module: Module, ctx: PassContext) -> None:
-        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
+        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.context_rates(ctx)
         self.in_cache = weights_stay(module, ctx.target)
         self.forms = FormPrices(module, ctx, "assign_layout")
         self.moves: dict[Move, float] = {}  # prices of transposes so far
@@ -225,7 +225,7 @@ class _LayoutCosts:
         is_f32 = node.op == "conv" and node.output.tensor.dtype is F32
         if self.costs is None or not (is_plain or is_f32):
             return 0.0
-        return rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
+        return self.rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
 
     def _on_tensor_cores(self, node: Node) -> Prices | None:
         """Costs of convolutions on a GPU: arithmetic at the rate of vectors, and channels last at
@@ -234,7 +234,7 @@ class _LayoutCosts:
         if node.op not in CONVOLUTIONS or not isinstance(target, Target):
             return None
         sm = multiprocessor_of(target)
-        first = rates.operations(node) * self.rates.operation_ns
+        first = self.rates.operations(node) * self.rates.operation_ns
         last = first * sm.fma_per_cycle / sm.tensor_fma_per_cycle
         return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
 
@@ -246,7 +246,7 @@ class _LayoutCosts:
             return 0.0
         if is_free(shape):
             return self.rates.byte_ns  # a view; a small cost keeps neighbours in the same layout
-        least_ns = 2 * rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
+        least_ns = 2 * self.rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
         return self.moves.get(move, least_ns) + self.rates.launch_ns
 
     def is_known(self, move: Move) -> bool:
@@ -259,7 +259,7 @@ class _LayoutCosts:
         perm = (channels_last if to == LAST else channels_first)(range(rank))
         node = make_node("transpose", (Value(value.name, of),), {"perm": perm})
         prices = self.costs and self.costs.prices((self._candidate("transpose", node),))
-        moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns
+        moved_ns = 2 * self.rates.size_bytes(value) * self.rates.byte_ns
         self.moves[move] = prices[0].ns if prices else moved_ns
 
 

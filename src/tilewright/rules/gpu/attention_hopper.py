@@ -93,8 +93,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     batch, heads, _, features, _ = (nest.guess(at) for at in range(5))
     rows = nest.assumed(2, DYNAMIC_LENGTH)
     kind = products.a.buffer.dtype.name
-    known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
-    if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
+    read = {region.buffer.dtype.name for region in nest.block.reads}
+    if kind not in hopper.HALVES or kind not in read or products.b.buffer.dtype.name != kind:
         return None
     made = BlockRef(products.nest.name)
     results_of, keys_of = (
@@ -153,19 +153,6 @@ def _gemm_of_scores(sch: Schedule, scores: BlockRef) -> Contraction | None:
         if found is not None:
             return found
     return None
-
-
-def _loads(block: Block) -> list[Load]:
-    from_body = block.body.exprs()
-    found: list[Load] = []
-    stack = list(from_body)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            found.append(node)
-        else:
-            stack += node.children()
-    return found
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:

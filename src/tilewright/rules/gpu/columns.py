@@ -31,9 +31,11 @@ from tilewright.base.multiprocessor import (
     multiprocessor_of,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.reduction import combined_parts, depth_of, factored, stored_at
+from tilewright.rules.gpu.parts import depth_of, is_unit
+from tilewright.rules.gpu.reduction import combined_parts, factored, stored_at
 from tilewright.rules.gpu.row_stages import (
     axes_inside,
+    copied,
     intermediates_of,
     named_stages,
     row_axes,
@@ -46,7 +48,6 @@ from tilewright.rules.match.nest import (
     block_of,
     fused,
     inner_nest,
-    loop_extents,
     total,
 )
 from tilewright.rules.match.rows import Stages, is_part_of_later, own_axes, stages_of
@@ -331,7 +332,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sm = multiprocessor_of(context.target)
     names = list(stages.members)
     if _is_held(found, plan, sm):
-        names += [_copied(sch, stages, buffer).name for buffer in found.again]
+        names += [copied(sch, stages, buffer).name for buffer in found.again]
     else:
         names = _without_between(sch, stages)
     thread, block = _tiled(sch, stages, plan)
@@ -359,16 +360,6 @@ def _without_between(sch: Schedule, stages: Stages) -> list[str]:
         else:
             left.append(name)
     return left
-
-
-def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
-    """A copy of a parameter that all stages read instead of it."""
-    named = [*reversed(list(stages.members.items())), (stages.root.name, stages.root)]
-    readers = [name for name, nest in named if buffer in _reads(nest)]
-    first, *others = [sch.get_block(name) for name in readers]
-    reads = block_of(sch.function, first.name).reads
-    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
-    return sch.cache_read(first, index, "local", others)
 
 
 def _tiled(sch: Schedule, stages: Stages, plan: Plan) -> tuple[LoopRef, LoopRef]:
@@ -454,15 +445,8 @@ def _lane(sch: Schedule, reference: BlockRef, depth: int, plan: Plan) -> LoopRef
         return None
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
-    wide = [at for at in nest.spatial if _extent(nest, sch, reference, at) > 1]
+    wide = [at for at in nest.spatial if not is_unit(sch, nest.loops[at])]
     return nest.loops[wide[0]] if wide else None
-
-
-def _extent(nest: Nest, sch: Schedule, reference: BlockRef, at: int) -> int:
-    """The iterations of a loop, of which there may be fewer than its axis has elements."""
-    place = [loop.var for loop in sch.get_loops(reference)].index(nest.loops[at].var)
-    extent = loop_extents(sch, reference)[place]
-    return int(extent.value) if isinstance(extent, Const) else 2
 
 
 def _element_by_element(
@@ -474,7 +458,7 @@ def _element_by_element(
     between = block.writes[0].buffer not in output_buffers(sch.function)
     axes = own_axes(block)
     assert axes is not None
-    wide = [at for at in nest.loops if _extent(nest, sch, reference, at) > 1]
+    wide = [at for at in nest.loops if not is_unit(sch, nest.loops[at])]
     lane = None
     if plan.vector > 1:
         lane = lane_at if lane_at in wide else None

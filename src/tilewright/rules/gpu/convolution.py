@@ -11,11 +11,13 @@ conflicts; each thread keeps `thread_m` channels of `thread_y` rows in registers
 loads serves all kernel positions above and below it. A single image has too few results to occupy a
 GPU: input channels are split over `slices` groups of threads in a block, whose sums are added in
 shared memory, and over `split_k` blocks, whose sums a further kernel adds. Constant weights are
-packed in the order in which blocks load them. The channels of a block are of one group.
+packed in the order in which blocks load them. The channels of a block are of one group; where there
+is one group, channels and pixels that no tile divides are padded as they are copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,22 +25,23 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import MAX_UNROLLED
+from tilewright.rules.gpu.contraction import MAX_UNROLLED, pad_to_tiles
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     copy_lanes,
+    depth_of,
     extent_of,
     filled_by,
     parts_along,
     stored_bytes,
 )
-from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings
 from tilewright.sym import ONE, Const, FloorDiv
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -90,6 +93,11 @@ class Problem:
     reach_x: int
     element_bytes: int
     packs: bool  # weights are constant
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether sizes are padded to whole tiles."""
+        return self.packs and self.group_m == self.m
 
 
 @dataclass(frozen=True)
@@ -222,12 +230,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The candidate tile sizes."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     xs = _divisors(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
-    ms = [size for size in CANDIDATES["block_m"] if problem.group_m % size == 0]
+    ms = _tiles_of(problem, problem.group_m, CANDIDATES["block_m"])
     ms = ms or _divisors(problem.group_m, 1, 2 * sm.warp)
-    ks = [size for size in CANDIDATES["block_k"] if problem.k % size == 0]
+    ks = _tiles_of(problem, problem.k, CANDIDATES["block_k"])
     if problem.k <= 2 * sm.warp and problem.k not in ks:
         ks.append(problem.k)
     ys = _divisors(problem.y, 1, sm.warp)
+    if problem.is_padded and all(problem.y % rows for rows in CANDIDATES["thread_y"] if rows > 1):
+        ys += doublings(2 * sm.access_words)[1:]  # a thread has several rows
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
@@ -238,7 +248,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         wide = c["block_x"] < 2 * problem.x
         tall = (c["block_y"] < 2 * problem.y) & (c["block_m"] < 2 * problem.m)
         shared = c["block_k"] % c["slices"] == 0
-        deep = (problem.k % (c["split_k"] * c["block_k"]) == 0) & (not found.is_open)
+        deep = (problem.k >= c["split_k"] * c["block_k"]) & (not found.is_open)
         shared &= (c["split_k"] == 1) | deep
         result: Column = whole & few & fits & wide & tall & shared
         return result
@@ -259,6 +269,13 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             ("block_y", "thread_y", "thread_m", "slices"),
         ),
     )
+
+
+def _tiles_of(problem: Problem, size: int, candidates: Sequence[int]) -> list[int]:
+    """Tile sizes of channels: any where weights are packed and padded, else those that divide."""
+    if problem.is_padded:
+        return [tile for tile in candidates if tile < 2 * size]
+    return [tile for tile in candidates if size % tile == 0]
 
 
 def _divisors(size: int, least: int, most: int) -> list[int]:
@@ -365,11 +382,14 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     """The schedule of a plan."""
     reference, axes = found.reference, found.axes
     wide = multiprocessor_of(context.target).access_bytes
+    if found.problem.is_padded:
+        tiles = {axes.m: plan.block_m, axes.y: plan.block_y, axes.x: plan.block_x}
+        pad_to_tiles(sch, reference, tiles | {axes.c: plan.block_k * plan.split_k})
     done = _pack(sch, found, plan)
     if plan.split_k > 1:
         nest = nest_of(sch, reference)
         assert nest is not None
-        part, _ = sch.split(nest.loops[axes.c], [plan.split_k, -(-found.problem.k // plan.split_k)])
+        part, _ = sch.split(nest.loops[axes.c], [plan.split_k, None])
         return (*done, *_tiled(sch, parts_along(sch, part), _with_split_first(axes), plan, wide))
     return (*done, *_tiled(sch, reference, axes, plan, wide))
 
@@ -394,15 +414,17 @@ def _with_split_first(axes: Axes) -> Axes:
 def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
     """Pack constant weights in the order blocks load them, output channels contiguous."""
     contracted = contraction_of(sch, found.reference)
-    load, axes = contracted.a, found.axes
-    places = [at for at, index in enumerate(load.index) if index is contracted.nest.var(axes.m)]
-    if not found.problem.packs or len(places) != 1 or found.problem.m % plan.block_m:
+    load, nest, m = contracted.a, contracted.nest, found.axes.m
+    places = [at for at, index in enumerate(load.index) if index is nest.var(m)]
+    if not found.problem.packs or len(places) != 1 or nest.guess(m) % plan.block_m:
         return []
     packed = sch.cache_read(found.reference, contracted.read_index(load), "global")
+    for producer in sch.get_producers(packed):
+        sch.compute_inline(producer)  # what pads
     names = [f"d{at}" for at in range(len(load.index))]
-    m = names[places[0]]
-    others = ", ".join(name for name in names if name != m)
-    order = f"{m} // {plan.block_m}, {others}, {m} % {plan.block_m}"
+    channel = names[places[0]]
+    others = ", ".join(name for name in names if name != channel)
+    order = f"{channel} // {plan.block_m}, {others}, {channel} % {plan.block_m}"
     sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({order})")
     sch.annotate(packed, CONSTANT, True)
     return [packed]
@@ -504,13 +526,8 @@ def _inner(
     """Load tiles per step over channels; accumulate in registers."""
     for copy in copies:
         sch.compute_at(copy, co)
-        depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
-        share_among_threads(
-            sch,
-            sch.get_loops(copy)[depth:],
-            _thread_count(plan),
-            copy_lanes(sch, copy, access_bytes),
-        )
+        own = sch.get_loops(copy)[depth_of(sch, copy, co) :]
+        share_among_threads(sch, own, _thread_count(plan), copy_lanes(sch, copy, access_bytes))
     start = sch.decompose_reduction(block, co)
     attempt_all(sch, registers, sch.unroll)
     unrolled = plan.thread_m * plan.thread_y

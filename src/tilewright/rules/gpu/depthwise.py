@@ -21,8 +21,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import ceildiv
-from tilewright.rules.gpu.reduction import depth_of
+from tilewright.rules.gpu.parts import ceildiv, depth_of
 from tilewright.rules.gpu.threads import bind_flat
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, is_expression, nest_of

@@ -37,18 +37,19 @@ from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
+    depth_of,
+    is_matrix,
     is_unit,
     padded,
     parts_along,
     spread_runs,
 )
-from tilewright.rules.gpu.reduction import depth_of
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Cast, Const, Var, uses_var
+from tilewright.sym import Cast, Const
 from tilewright.tensor.bulk_copies import ALIGN_BYTES, can_copy
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
@@ -155,15 +156,15 @@ def found_in(
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
     sizes = {at: nest.guess(at) for at in (m, n, k)}
-    a_turned = _is_matrix(found.a, nest.var(k), nest.var(m))
-    is_indexed = not a_turned and not _is_matrix(found.a, nest.var(m), nest.var(k))
+    a_turned = is_matrix(found.a, nest.var(k), nest.var(m))
+    is_indexed = not a_turned and not is_matrix(found.a, nest.var(m), nest.var(k))
     windows = "" if a_turned else _im2col_block(sch, reference, found, is_indexed)
     if is_indexed and not windows:
         return None
     if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
         return None
-    along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
-    if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
+    along_n = not is_matrix(found.b, nest.var(n), nest.var(k))
+    if along_n and not is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
     is_weight = found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     b_turned = along_n and (is_weight or not operand.is_half or not can_copy(found.b.buffer))
@@ -247,13 +248,6 @@ def _im2col_block(sch: Schedule, reference: BlockRef, found: Contraction, is_ind
         if is_indexed or made.rows is found.a.buffer:
             return producer.name
     return ""
-
-
-def _is_matrix(load: Load, row: Var, column: Var) -> bool:
-    """Whether an operand's last two indices are `row` and `column`, which no other index uses."""
-    *outer, last_row, last = load.index
-    apart = not any(uses_var(at, {row, column}) for at in outer)
-    return apart and last_row is row and last is column
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
@@ -639,17 +633,15 @@ def _pad_to_tiles(
     whether no padding was needed."""
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
+    tiles = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
     nest = operands.nest
-    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
+    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in tiles.items()):
         return consumers, [], True
-    copies, crops = padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+    copies, stores = padded(sch, c, tiles, consumers)
     done = []
     for copy in copies:
         done += _pad_operand(sch, copy, context)
-    return consumers or crops, done, False
+    return stores, done, False
 
 
 def _pad_operand(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:

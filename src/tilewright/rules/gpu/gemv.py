@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,14 +22,15 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import extent_of, try_extent
-from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.parts import depth_of, extent_of, try_extent
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share_among_threads
 from tilewright.rules.match.nest import (
     Access,
     Nest,
     block_of,
     fused,
+    guess,
     inner_nest,
     is_expression,
     total,
@@ -101,10 +101,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def _elements(buffer: Buffer) -> int:
-    count = 1
-    for dim in buffer.shape:
-        count *= int(dim.value) if isinstance(dim, Const) else 256
-    return count
+    return math.prod(guess(dim, {}) for dim in buffer.shape)
 
 
 def _is_contiguous_along(nest: Nest, largest: Access, at: int) -> bool:
@@ -223,40 +220,18 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     prologue = [before for before in sch.get_producers(reference) if before not in done]
     for before in prologue:
         _inline_producers(sch, before)
-    nest: Any = own_nest(sch, reference)
+    nest = own_nest(sch, reference)
     assert nest is not None
-    kept = found.kept
     part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, each])
     partial = sch.rfactor(part, 0)
-    left = own_nest(sch, reference) or nest
-    own = [left.loops[at] for at in nest.spatial]
-    units = [loop for at, loop in zip(nest.spatial, own, strict=True) if at not in kept]
-    others = [own[nest.spatial.index(at)] for at in kept[:-1]]
-    block, lane = sch.split(own[nest.spatial.index(kept[-1])], [None, wide])
-    sch.reorder(*units, *others, block, lane)
-    followed = fuse_epilogue(sch, reference, lane)
-    row = fused(sch, [*others, block])
-    sch.bind(row, "blockIdx.x")
-    sch.compute_at(partial, row)
-    threads = plan.lanes * plan.parts
-    depth = depth_of(sch, partial, row)
-    inside = inner_nest(sch, partial, depth)
-    assert inside is not None
-    part, near = inside.loops[0], inside.loops[1 + kept[-1]]
-    neighbour, elements = sch.split(near, [plan.lanes, plan.vector])
-    taken = (part.var, neighbour.var, elements.var)
-    rest = [loop for loop in sch.get_loops(partial)[depth:] if loop.var not in taken]
-    sch.reorder(part, neighbour, *rest, elements)
-    thread = sch.fuse(part, neighbour)
-    sch.set_scope(partial, 0, "shared")
-    store = sch.cache_write(partial, 0, "local")
-    sch.reverse_compute_at(store, thread)
-    sch.bind(thread, "threadIdx.x")
-    start = sch.decompose_reduction(partial, rest[-1])
+    row, followed = _bind_results(sch, found, plan, nest)
+    store, along, elements = _bind_parts(sch, found, plan, partial, row)
+    start = sch.decompose_reduction(partial, along)
     is_split = found.packed is not None and found.length % each == 0
     first = _prefetch_all(sch, partial, row, plan, each, is_split) if prologue else ()
-    asked = [*first, *_prefetch_some(sch, partial, rest[-1], plan)]
+    asked = [*first, *_prefetch_some(sch, partial, along, plan)]
     sch.attempt(sch.unroll, elements)
+    threads = plan.lanes * plan.parts
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
     _, each_lane = sch.split(lane, [-(-wide // threads), threads])
     sch.bind(each_lane, "threadIdx.x")
@@ -266,6 +241,43 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         share_among_threads(sch, sch.get_loops(before)[depth_of(sch, before, row) :], threads)
     sch.attempt(sch.unroll, summed)  # hoists the predicate of the threads that add up
     return (*done, *prologue, start, partial, store, *asked, reference, *followed)
+
+
+def _bind_results(
+    sch: Schedule, found: Found, plan: Plan, nest: Nest
+) -> tuple[LoopRef, list[BlockRef]]:
+    """Distribute the results over blocks. Returns the loop over blocks, and what stores results."""
+    left = own_nest(sch, found.reference) or nest
+    units = [left.loops[at] for at in nest.spatial if at not in found.kept]
+    *others, last = [left.loops[at] for at in found.kept]
+    block, lane = sch.split(last, [None, plan.lanes * plan.vector])
+    sch.reorder(*units, *others, block, lane)
+    followed = fuse_epilogue(sch, found.reference, lane)
+    row = fused(sch, [*others, block])
+    sch.bind(row, "blockIdx.x")
+    return row, followed
+
+
+def _bind_parts(
+    sch: Schedule, found: Found, plan: Plan, partial: BlockRef, row: LoopRef
+) -> tuple[BlockRef, LoopRef, LoopRef]:
+    """Distribute the parts of k over a block's threads. Returns what stores them in shared memory,
+    a thread's loop over k, and that over its neighbouring results."""
+    sch.compute_at(partial, row)
+    depth = depth_of(sch, partial, row)
+    inside = inner_nest(sch, partial, depth)
+    assert inside is not None
+    part, near = inside.loops[0], inside.loops[1 + found.kept[-1]]
+    neighbour, elements = sch.split(near, [plan.lanes, plan.vector])
+    taken = (part.var, neighbour.var, elements.var)
+    rest = [loop for loop in sch.get_loops(partial)[depth:] if loop.var not in taken]
+    sch.reorder(part, neighbour, *rest, elements)
+    thread = sch.fuse(part, neighbour)
+    sch.set_scope(partial, 0, "shared")
+    store = sch.cache_write(partial, 0, "local")
+    sch.reverse_compute_at(store, thread)
+    sch.bind(thread, "threadIdx.x")
+    return store, rest[-1], elements
 
 
 def _pack(
@@ -338,8 +350,7 @@ def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan)
         try:
             copy = sch.cache_read(partial, at, "local")
             sch.compute_at(copy, outer)
-            depth = [loop.var for loop in sch.get_loops(copy)].index(outer.var) + 1
-            loops = sch.get_loops(copy)[depth:]
+            loops = sch.get_loops(copy)[depth_of(sch, copy, outer) :]
             extents = [try_extent(sch, loop) for loop in loops]
             if None in extents or math.prod(filter(None, extents)) > plan.unroll * plan.vector:
                 sch.restore(point)  # a box around elements that are apart, most of them not read

@@ -27,16 +27,12 @@ from tilewright.base.multiprocessor import (
     multiprocessor_of,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.reduction import (
-    combined_parts,
-    depth_of,
-    factored,
-    finish,
-    share_parts,
-)
+from tilewright.rules.gpu.parts import depth_of, is_unit
+from tilewright.rules.gpu.reduction import combined_parts, factored, finish, share_parts
 from tilewright.rules.gpu.row_stages import (
     adjacent_axes,
     axes_inside,
+    copied,
     intermediates_of,
     is_last_axis,
     live_bytes,
@@ -59,7 +55,7 @@ from tilewright.rules.match.nest import (
 from tilewright.rules.match.rows import Stages, is_part_of_later, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Expr
 from tilewright.tensor.ir import RESIDENT, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
@@ -307,7 +303,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     names = list(stages.members)
     ahead = streamed(sch, stages) if plan.ahead else []
     if held:
-        names += [_copied(sch, stages, buffer).name for buffer in read_again(sch, stages)]
+        names += [copied(sch, stages, buffer).name for buffer in read_again(sch, stages)]
     axes = row_axes(stages)
     units = [at for at in stages.rows if at not in axes]
     order = [at for at in sink.loops if at not in stages.rows]
@@ -357,14 +353,6 @@ def _prefetch_rows(
     return asked
 
 
-def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
-    """A copy of a parameter that all stages read in its place."""
-    first, *others = [sch.get_block(name) for name in readers_of(stages, buffer)]
-    reads = block_of(sch.function, first.name).reads
-    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
-    return sch.cache_read(first, index, "local", others)
-
-
 def _stage(
     sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan, *, held: bool
 ) -> list[BlockRef]:
@@ -401,7 +389,7 @@ def _by_lanes(sch: Schedule, lanes: BlockRef, part: BlockRef) -> None:
     assert nest is not None
     turns = [nest.loops[at] for at in nest.reduce]
     own = [nest.loops[at] for at in nest.spatial if at in nest.loops]
-    (lane,) = [loop for loop in own if _extent(sch, lanes, loop) != 1]
+    (lane,) = [loop for loop in own if not is_unit(sch, loop)]
     sch.reorder(*turns, lane)
     for turn in turns:
         sch.unroll(turn)
@@ -413,7 +401,7 @@ def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan, *, h
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
     wide = [at for at in nest.loops if nest.extent(at) is not ONE]
-    wide = [at for at in wide if _extent(sch, reference, nest.loops[at]) != 1]
+    wide = [at for at in wide if not is_unit(sch, nest.loops[at])]
     between = _is_between(sch, reference)
     if not wide and between:  # computed redundantly by each thread
         sch.set_scope(reference, 0, "local")
@@ -456,12 +444,6 @@ def _is_between(sch: Schedule, reference: BlockRef) -> bool:
 def _is_single(sch: Schedule, reference: BlockRef, depth: int) -> bool:
     """Whether a stage has a scalar result per row."""
     return all(extent is ONE for extent in loop_extents(sch, reference)[depth:])
-
-
-def _extent(sch: Schedule, reference: BlockRef, loop: LoopRef) -> int:
-    at = [each.var for each in sch.get_loops(reference)].index(loop.var)
-    extent = loop_extents(sch, reference)[at]
-    return int(extent.value) if isinstance(extent, Const) else 2
 
 
 ROWS = Rule("rows", Plan, match, plans, cost, apply)

@@ -29,7 +29,9 @@ from tilewright.rules.gpu.parts import (
     contraction_of,
     copied_by,
     copy_lanes,
+    depth_of,
     extent_of,
+    is_matrix,
     padded,
     parts_along,
     stored_bytes,
@@ -39,7 +41,7 @@ from tilewright.rules.match.contraction import Contraction, contraction, multipl
 from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, Min, Var, uses_var, walk
+from tilewright.sym import ONE, Min, uses_var, walk
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -94,20 +96,16 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if any(buffer.dtype.name != "f32" for buffer in buffers):
         return None
     (m,), (n,), (k,) = rows, found.n, found.k
-    sides = ((found.a, nest.var(m)), (found.b, nest.var(n)))
-    if not all(_is_matrix(load, {side, nest.var(k)}) for load, side in sides):
-        return None
+    depth = nest.var(k)
+    for load, side in ((found.a, nest.var(m)), (found.b, nest.var(n))):
+        if not is_matrix(load, side, depth) and not is_matrix(load, depth, side):
+            return None
     sizes = nest.guess(m), nest.guess(n), nest.guess(k)
     if min(sizes[:2]) < multiprocessor_of(context.target).warp:
         return None
     whole = found.guess(tuple(nest.spatial))
-    along_k = (found.a.index[-1] is nest.var(k), found.b.index[-1] is nest.var(k))
+    along_k = (found.a.index[-1] is depth, found.b.index[-1] is depth)
     return Found(reference, whole // (sizes[0] * sizes[1]), *sizes, along_k)
-
-
-def _is_matrix(load: Load, inner: set[Var]) -> bool:
-    """Whether the last two indices are the two variables, in either order."""
-    return len(load.index) > 1 and set(load.index[-2:]) == inner
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -188,7 +186,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
     warps = resident * threads / sm.warp
     multiplied = np.ceil(warps / sm.warps_issued_per_cycle) * c["block_k"] * sums
-    copied = resident * words * moved / sm.copied_bytes_per_cycle
+    copied = resident * 4 * moved / sm.copied_bytes_per_cycle
     # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
     read = warps * words * c["block_k"] * loads
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
@@ -220,14 +218,11 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 def _repeat_last_rows(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
     """Pad m and n to whole tiles; stores are guarded."""
-    found, consumers = contraction_of(sch, reference), sch.get_consumers(reference)
+    found = contraction_of(sch, reference)
     m, n = _sides(found)
     blocks = {m: plan.block_m, n: plan.block_n}
-    if all(found.nest.guess(at) % by == 0 for at, by in blocks.items()):
-        return
-    _, crops = padded(sch, reference, [blocks.get(at, 1) for at in found.nest.loops], clamp=True)
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+    if any(found.nest.guess(at) % by for at, by in blocks.items()):
+        padded(sch, reference, blocks, sch.get_consumers(reference), clamp=True)
 
 
 def _sides(found: Contraction) -> tuple[int, int]:
@@ -299,9 +294,8 @@ def _store(sch: Schedule, store: BlockRef, words: int) -> None:
 
 def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
     """Copy a tile asynchronously, `lanes` elements per access."""
-    loops = sch.get_loops(copy)
-    depth = [loop.var for loop in loops].index(ko.var) + 1
-    turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
+    own = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
+    turn, thread, run = sch.split(fused(sch, own), [None, threads, lanes])
     sch.bind(thread, "threadIdx.x")
     sch.tensorize(run, ampere.run_of("f32", lanes))
     if extent_of(sch, turn) > 1:
