@@ -24,6 +24,7 @@ import numpy as np
 
 from tilewright.base.dots import dots_of, multiplies
 from tilewright.base.dtype import I16, DType, from_numpy
+from tilewright.base.machine import LOOP_CYCLES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tiles import tile_product
@@ -42,7 +43,7 @@ from tilewright.graph.costs import (
 from tilewright.graph.im2col import as_single_channel_rows, im2col, partial_im2col, with_channels
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.match import Array, Scope, Steps, shape_of
-from tilewright.graph.rates import rates_of, size_bytes
+from tilewright.graph.rates import elements, extent, rates_of, size_bytes
 from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, Const, const, free_vars
 
@@ -287,7 +288,11 @@ class FormPrices:
             return 0.0
         kernel = candidate_of("copies", copies).kernel
         copied = self._ns(_candidate("copies", kernel, problem))
-        return None if copied is None else copied + rates_of(target).launch_ns
+        if copied is None:
+            return None
+        threads = self.costs.threads if self.costs else 1
+        least = _run_cycles(copies[-1], target) * target.machine.cycle_ns / threads
+        return max(copied, least) + rates_of(target).launch_ns
 
     def _least_ns(self, copies: Sequence[Node], target: Target) -> float:
         """A lower bound of copies: writing and reading what they make in a core's cache."""
@@ -296,6 +301,22 @@ class FormPrices:
         machine, threads = target.machine, self.costs.threads if self.costs else 1
         moved = 2 * size_bytes(copies[-1].output) / machine.l2.bytes_per_cycle / threads
         return moved * machine.cycle_ns + rates_of(target).launch_ns
+
+
+def _run_cycles(node: Node, target: Target) -> float:
+    """Cycles of copying runs of adjacent elements one by one: the rest of a run beyond whole
+    vectors is copied in pieces whose sizes are powers of two."""
+    x, made = node.inputs[0], node.output
+    assert x is not None
+    *_, width, channels = map(extent, shape_of(x) or ())
+    run = channels
+    if node.op == "patches":
+        run = node["kernel"][-1] * channels if node["dilations"][-1] == 1 else channels
+    elif len(shape_of(x) or ()) - 1 not in node["axes"]:
+        run = width * channels
+    size, vector = run * x.tensor.dtype.size_bytes, target.lanes(8)
+    pieces = size // vector + bin(size % vector).count("1")
+    return elements(made) / max(1, run) * (1 + pieces) * LOOP_CYCLES
 
 
 def _is_vain(name: str, sums: Mapping[str, tuple[float, _Parts]]) -> bool:

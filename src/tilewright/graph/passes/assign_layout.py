@@ -138,6 +138,10 @@ class _LayoutCosts:
             return (measured[0], measured[1]) if measured else self._on_tensor_cores(node)
         if self.costs is None:
             return None
+        made = candidates[1].kernel.nodes[0]
+        problem = self._few_bits(made) if 1 in weights else None
+        if problem is not None:
+            return self._few_bits_prices(node, problem, candidates, exact=exact)
         least_ns = 0.0 if exact or self.costs.has_times else self._least_ns(node)
         asked = candidates[1:] if least_ns else candidates
         prices = self.costs.prices(asked)
@@ -145,7 +149,23 @@ class _LayoutCosts:
             prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
         if prices is None:
             return None
-        return prices[0], self._fastest(candidates[1].kernel.nodes[0], weights, prices[1])
+        return prices[0], self._fastest(made, weights, prices[1])
+
+    def _few_bits_prices(
+        self, node: Node, problem: Problem, candidates: tuple[Candidate, Candidate], *, exact: bool
+    ) -> Prices | None:
+        """The costs of a convolution of few bits: channels last in its cheapest form."""
+        assert self.costs is not None
+        measured = self.costs.measured(candidates) if self.costs.has_times else None
+        if measured is not None:
+            return measured[0], measured[1]
+        least_ns = 0.0 if exact else self._least_ns(node)
+        first = least_ns or self.costs.estimated(candidates[0])
+        last = self.forms.least_ns(problem)
+        if first is None or last is None:
+            return None
+        source = AT_LEAST if least_ns else ESTIMATED
+        return Price(FIRST, first, source), Price(LAST, last, ESTIMATED)
 
     def _fastest(self, node: Node, weights: frozenset[int], direct: Price) -> Price:
         """The price of a convolution channels last, in the fastest form that later passes give
@@ -153,10 +173,6 @@ class _LayoutCosts:
         target, costs = self.ctx.target, self.costs
         if not isinstance(target, Target) or target.kind != CPU or costs is None:
             return direct
-        problem = self._few_bits(node) if 1 in weights else None
-        if problem is not None:
-            ns = self.forms.least_ns(problem) if direct.source == ESTIMATED else None
-            return direct if ns is None else replace(direct, ns=min(direct.ns, ns))
         if node.op != "conv" or 1 not in weights or costs.is_lowered:
             return direct
         forms, _ = split_forms(node, target, costs, self.in_cache)
