@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tilewright.cli import app
 from tilewright.cli.records import skipped_note
 from tilewright.cli.tune import opened_fleet
+from tilewright.driver.tuning import lab
 from tilewright.tune import Database, TaskKey, Trial
 from tilewright.tune.cost.choose import choose
 
@@ -34,6 +35,12 @@ def model(tmp_path):
     path = tmp_path / "net.onnx"
     save_model(made, path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def _one_checker(monkeypatch):
+    """One process that checks candidates: each loads the compiler."""
+    monkeypatch.setattr(lab, "host_cores", lambda: 1)
 
 
 def run(*arguments):

@@ -5,6 +5,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import tilewright as tw
+from tilewright.driver.tuning import lab
 from tilewright.tune import tuner
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -29,9 +30,11 @@ def weighted():
 
 
 @pytest.fixture
-def few_candidates(monkeypatch):
-    """So many in a round of tuning as are tried at least, however long the budget is."""
+def small_rounds(monkeypatch):
+    """As few candidates in a round of tuning as may be, however long the budget is, and one process
+    that checks them: each loads the compiler."""
     monkeypatch.setattr(tuner, "FIRST_RATE", 1.0)
+    monkeypatch.setattr(lab, "host_cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")
