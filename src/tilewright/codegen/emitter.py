@@ -58,6 +58,8 @@ WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # per buffer; larger ones are allocated by the runtime
 STACK_TOTAL_BYTES = 64 * 1024  # per function; musl's threads have 128 KB
 SHORT_LOOP = 16  # trip count up to which LLVM may fully unroll any loop
+# What is computed from its children's values.
+ARITHMETIC = frozenset((sym.Add, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max))
 
 
 class Emitter:
@@ -84,9 +86,7 @@ class Emitter:
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
-        self.tile_maps: dict[
-            object, Value
-        ] = {}  # GPU: tensor maps of the matrices that tiles are copied from
+        self.tile_maps: dict[object, Value] = {}  # GPU: tensor maps of matrices with tiles
         self.awaited: tuple[Buffer, ...] = ()  # GPU: memory that earlier kernels may still use
         self.weights: dict[Buffer, Memory] = {}  # GPU: weights, as read after the grid wait
         self.tile_bytes = 0  # of tiles, in dynamic shared memory so far
@@ -503,7 +503,7 @@ class Emitter:
     def _direct(self, node: Expr) -> Value | None:
         """Nodes that are not computed from all of their children's values."""
         kind = type(node)
-        if kind in _ARITHMETIC:
+        if kind in ARITHMETIC:
             return None
         if kind is Const:
             assert isinstance(node, Const)
@@ -705,10 +705,6 @@ class Emitter:
     def _spread(self, value: Value, lanes: int) -> Value:
         """A scalar stored to a vector place goes to every lane."""
         return self.b.splat(value, lanes) if value.lanes == 1 and lanes > 1 else value
-
-
-# What is computed from its children's values.
-_ARITHMETIC = frozenset((sym.Add, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max))
 
 
 def _is_narrow(index: Value) -> bool:

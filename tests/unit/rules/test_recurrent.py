@@ -1,13 +1,16 @@
 """Steps of a scan: panels of weights in registers, caches and on threads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tilewright import graph
+from tilewright import graph, sym
 from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.cpu.recurrent import RECURRENT
+from tilewright.tensor.ir import sizes_of
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
 
@@ -64,6 +67,20 @@ def test_fewer_sequences_than_a_register_tile_has_are_tiles_of_their_own():
 
 ARM = "aarch64-linux-gnu -mcpu=neoverse-n1"
 DESKTOP = "x86_64-linux-gnu -mcpu=haswell"
+
+
+def test_a_range_of_sequences_decides_how_many_are_computed_at_once():
+    fn = lstm(4, "n", 64)
+    (size,) = [each for each in sizes_of(fn) if each.name == "n"]
+
+    def sequences(*bounds):
+        conditions = [sym.le(bounds[0], size), sym.le(size, bounds[1])] if bounds else []
+        made = schedule(replace(fn, requires=(*fn.requires, *conditions)), SERVER, constants=["r"])
+        plans = [each.plan for each in made.decisions if "sequences=" in each.plan]
+        return max(int(plan.partition("sequences=")[2].split()[0]) for plan in plans)
+
+    assert sequences(1, 1) == 1
+    assert sequences(64, 128) > sequences() >= sequences(1, 2)
 
 
 def quantized_lstm(steps, batch, hidden, states, weights):

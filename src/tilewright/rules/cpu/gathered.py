@@ -131,7 +131,7 @@ def _looks_up(access: Access) -> bool:
 
 def _stays_in_row(nest: Nest, access: Access) -> bool:
     """Whether an access gathers along the last dimension only."""
-    row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1])
+    row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1], nest.likely)
     return costs.roamed_bytes(nest, access) <= row
 
 

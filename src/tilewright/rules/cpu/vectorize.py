@@ -24,14 +24,13 @@ from tilewright.rules import cost
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.elementwise import unroll_candidates, vectors
 from tilewright.rules.match.nest import (
-    DYNAMIC_EXTENT,
     Access,
     Nest,
-    assumed,
     attempt,
     block_of,
     fused,
     groups,
+    guess,
     inner_nest,
     loop_extents,
     total,
@@ -187,7 +186,7 @@ def _vectorize_spatial(
     others = [nest.loops[at] for at in nest.spatial if at not in part]
     reduce = [nest.loops[at] for at in nest.reduce]
     count, here = accumulators, _extents(sch, nest)
-    length = math.prod(assumed(here[at], DYNAMIC_EXTENT, nest.likely) for at in part)
+    length = math.prod(guess(here[at], nest.likely) for at in part)
     while count > 1 and count * lanes > length:
         count //= 2
     loop = fused(sch, [nest.loops[at] for at in part])

@@ -155,13 +155,17 @@ class Schedule:
         try:
             step(*args)
         except ScheduleError as error:
-            self.restore(point)
-            self._refusals.append(f"{step.__name__}: {error.message}")
+            self.abandon(point, step.__name__, error)
             return False
         return True
 
+    def abandon(self, point: Checkpoint, what: str, error: ScheduleError) -> None:
+        """Go back to a checkpoint, recording what was refused since then."""
+        self.restore(point)
+        self._refusals.append(f"{what}: {error.message}")
+
     def take_refusals(self) -> list[str]:
-        """The refusals of `attempt` since the last call."""
+        """The refusals of `attempt` and `abandon` since the last call."""
         taken, self._refusals = self._refusals, []
         return taken
 
