@@ -95,8 +95,8 @@ def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) 
     missing = -inner % depth
     filled = np.broadcast_to(weights[:, :1], (columns, inner + missing, *taps))
     steps = prod(taps) * -(-inner // depth)
-    unfolded_steps = -(-prod(taps) * inner // depth)
-    is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
+    im2col_steps = -(-prod(taps) * inner // depth)
+    is_cheap = steps * columns <= im2col_steps * (columns + _im2col_columns(machine))
     return missing > 0 and is_cheap and fits_tiles(node, filled)
 
 
@@ -159,12 +159,12 @@ def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bo
     *_, height, width = _output_positions(node)
     deep = ROW_BYTES // 2
     steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
-    unfolded_steps = -(-prod(taps) * inner // deep)
-    is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
+    im2col_steps = -(-prod(taps) * inner // deep)
+    is_cheap = steps * columns <= im2col_steps * (columns + _im2col_columns(machine))
     return inner < deep and is_cheap and bool(register_blocks(width, height))
 
 
-def _unfolding_columns(machine: Machine) -> float:
+def _im2col_columns(machine: Machine) -> float:
     """GEMM columns that take as long in tiles as unfolding a row: writing and reading it."""
     moved_cycles = 2 * ROW_BYTES / machine.l2.bytes_per_cycle
     return moved_cycles * ROWS * COLUMNS / machine.tile_cycles

@@ -47,10 +47,12 @@ DIRECT, ROWS, IM2COL = "direct", "rows", "im2col"
 
 def im2col_convolutions(module: Module, ctx: PassContext) -> Module:
     """Before: conv_integer(%x, %w).   After: reshape(matmul_integer(patches(%x), %w2))."""
-    return rewrite_matches(module, (partial(unfold, ctx=ctx), unfold_few_windows, flatten_rows))
+    return rewrite_matches(
+        module, (partial(integer_convolution, ctx=ctx), few_windows, flatten_rows)
+    )
 
 
-def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
+def few_windows(node: Node, scope: Scope) -> Replacement:
     """A convolution whose im2col matrix is smaller than its weights, with no more
     multiplications."""
     if node.op != "conv" or node.get("winograd", 0) or not has_fewer_windows(node, scope):
@@ -58,7 +60,7 @@ def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
     return im2col_by_inputs(Steps(node, scope), node)
 
 
-def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
+def integer_convolution(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
     """An integer convolution without zero points."""
     if node.op != "conv_integer" or node.get("winograd", 0):
         return None
