@@ -1,6 +1,7 @@
 """Models of many kinds, none of which is in the zoo, against ONNX Runtime and OpenVINO.
 
     python bench/breadth.py [--json FILE] [--models FOLDER] [--only NAME ...] [--threads 2]
+                            [--draw SEED] [--count 24]
                             [--peers NAME ...] [--seconds S] [--precisions f32 int8]
                             [--jobs N] [--journal FILE] [--stop-after SECONDS]
 
@@ -10,7 +11,8 @@ timm, torchvision and transformers), some also quantized by ONNX Runtime, static
 dynamically. Each contender is a process of its own and they take turns. Models are shown worst
 first; of those that lose to a peer, the kernels that take longest. `--jobs` measures several cases
 side by side, each on cores of its own, which is as fair to all contenders but not as quiet. What a
-journal has is shown with the rest and not measured again.
+journal has is shown with the rest and not measured again. With `--draw` a seed chooses others of
+the three libraries instead; those that torch cannot export are passed over.
 """
 
 from __future__ import annotations
@@ -231,6 +233,8 @@ def figures(found: dict[str, dict[str, Any]], precision: str) -> list[Figure]:
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     asked = options.only or list(breadth_models.NAMES)
+    if options.draw is not None:
+        asked = breadth_models.drawn(options.draw, options.count)
     failed = export(asked, options.models)
     for name, why in failed.items():
         print(f"{name}: not exported: {why}")
@@ -244,13 +248,16 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         print(f"{job.name}: {ratio(told):.2f} ({ratio(told, 1):.2f})", flush=True)
     found = {job.name: kept.found[job.name] for job in jobs if job.name in kept.found}
     show(found, [name for name in (*options.peers, zoo.OURS) if peers.installed(name)])
-    made = [report.at_least("models exported", len(names), "", 60 if not options.only else 0)]
+    all_of_them = not options.only and options.draw is None
+    made = [report.at_least("models exported", len(names), "", 60 if all_of_them else 0)]
     return made + [each for kind in options.precisions for each in figures(found, kind)]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", type=Path, default=DEFAULT, help="a folder of models")
     parser.add_argument("--only", nargs="*", help="names of models")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="models that a seed chooses")
+    parser.add_argument("--count", type=int, default=24, help="of these")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--peers", nargs="*", default=["onnxruntime", "openvino"], choices=list(peers.PEERS)

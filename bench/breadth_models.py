@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch_draw
 import torch_zoo
 from torch import Tensor, nn
 
@@ -169,6 +170,12 @@ NAMES = (
     *(f"transformers.{name}" for name in TRANSFORMERS),
     *(f"own.{name}" for name in OWN),
 )
+
+
+def drawn(seed: int, count: int) -> list[str]:
+    """Others of the same libraries, chosen by a seed."""
+    paths = torch_draw.draw(seed, count, lambda path: path.replace("/", ".") not in NAMES)
+    return [path.replace("/", ".") for path in paths]
 
 
 # --------------------------------------------------------------------------- building

@@ -182,7 +182,7 @@ FIFTH = Draw(
                        ("input_ids", (1,))),
     },
 )  # fmt: skip
-# Ordinary networks of other libraries' makers, at one image and in f32 too.
+# Ordinary networks, at one image and in f32 too.
 SIXTH = Draw(
     images=(
         "mnasnet_100", "fbnetc_100", "ghostnetv2_100", "gernet_s", "repghostnet_100",

@@ -21,17 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_draws import DRAWS, SIXTH
+from gpu_draws import DRAWS
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 
 SAMPLE = 100_000  # elements that tell mean and deviation
 KEPT = 4096  # elements; longer tensors of floats are drawn
 PRECISIONS = {"f16": torch.float16, "f32": torch.float32}
-CASES = (("f16", 1), ("f16", 8))  # of every model; precision, batch
-IN_F32 = ("convnext_tiny", "efficientnet_b0", "regnety_008", "densenet121", "vit_small_patch16_224",
-          "swin_tiny_patch4_window7_224", "hrnet_w18_small", "distilbert", "gpt2",
-          *SIXTH.images, *SIXTH.others)  # fmt: skip
+CASES = (("f16", 1), ("f16", 8), ("f32", 1), ("f32", 8))  # of every model; precision, batch
 IMAGES = {name for draw in DRAWS for name in draw.images}
 OTHERS = {name: other for draw in DRAWS for name, other in draw.others.items()}
 NAMES = [name for draw in DRAWS for name in (*draw.images, *draw.others)]
@@ -40,8 +37,7 @@ PAST = 512  # tokens before the one of a step
 
 def cases() -> list[tuple[str, str, int]]:
     """Name, precision, batch."""
-    made = [(name, precision, batch) for precision, batch in CASES for name in NAMES]
-    return made + [(name, "f32", 1) for name in IN_F32]
+    return [(name, precision, batch) for precision, batch in CASES for name in NAMES]
 
 
 def title(name: str, precision: str, batch: int) -> str:

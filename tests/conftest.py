@@ -91,7 +91,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with the mark `sampled`, combinations that are not in the sample become `fuzz`."""
+    """Files with slow tests come first, so that workers end together. Of a test with the mark
+    `sampled`, combinations that are not in the sample become `fuzz`."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
     cases: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") is not None:
@@ -114,6 +117,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(scope="module")
+def small_heap() -> None:
+    """For tests that collect garbage: not in what tests before have left, which takes seconds."""
+    gc.freeze()
 
 
 def pytest_sessionstart() -> None:

@@ -83,11 +83,12 @@ class KernelCosts:
         known = self.measured(candidates)
         if known is not None:
             return known
-        found = [(each.name, self._estimate(each)) for each in candidates]
+        found = [(each.name, self.estimated(each)) for each in candidates]
         prices = [Price(name, ns, ESTIMATED) for name, ns in found if ns is not None]
         return tuple(prices) if len(prices) == len(candidates) else None
 
-    def _estimate(self, candidate: Candidate) -> float | None:
+    def estimated(self, candidate: Candidate) -> float | None:
+        """The estimate of a kernel, in nanoseconds; None if no rule has a price for it."""
         job = self.job(candidate)
         spatial = sorted(size.name for size in candidate.spatial)
         signals = sorted(size.name for size in _signal_sizes(candidate))

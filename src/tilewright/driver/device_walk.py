@@ -76,7 +76,10 @@ class Loaded:
             self.modules |= {kernel.name: made for kernel, made in zip(new, loaded, strict=True)}
         loaded_weights = {} if other is None else other.weights
         self.weights: dict[str, Any] = {}
+        read = {node["data"] for node in walk(program.module.main) if node.op == "constant"}
         for name, array in program.module.constants.items():
+            if name not in read:  # the initial value of a state
+                continue
             if name in loaded_weights:
                 self.weights[name] = loaded_weights[name]
                 continue
@@ -156,7 +159,10 @@ class Walk:
             self.places[param] = array.address
         self._take_arena()
         self._nodes(graph)
-        return tuple(self._result(graph, at) for at in range(len(graph.results)))
+        module = self.owner.program.module
+        made = tuple(self._result(graph, at) for at in range(len(module.made)))
+        self._replace_states(graph.params[len(module.given) :], graph.results[len(module.made) :])
+        return made
 
     def _nodes(self, graph: Graph) -> None:
         for node in graph.nodes:
@@ -206,6 +212,10 @@ class Walk:
         return self.places[root]
 
     def _out(self, at: int) -> Any:
+        """The memory of a result; that of a new state is the old one's."""
+        module = self.owner.program.module
+        if at >= len(module.made):
+            return self.given[len(module.given) + at - len(module.made)]
         if at not in self.made:
             self.made[at] = self.outputs[at] if self.outputs else self._made(at)
         return self.made[at]
@@ -495,6 +505,21 @@ class Walk:
             self._bind(param, row.shape)
             self._drop_place(param)
             self._move(self.address(param), row.memory.address, row.size_bytes)
+
+    def _replace_states(self, states: Sequence[Value], results: Sequence[Value]) -> None:
+        """Copy new states that were not computed in the memory of the old. Those that lie in the
+        memory of other states are copied away before any is overwritten."""
+        pairs = [
+            (self.places[state], result) for state, result in zip(states, results, strict=True)
+        ]
+        left = [(to, result) for to, result in pairs if self.address(result) != to]
+        replaced = {to for to, _ in left}
+        saved = {
+            to: self._copy_of(result) for to, result in left if self.address(result) in replaced
+        }
+        for to, result in left:
+            source = saved[to].memory.address if to in saved else self.address(result)
+            self._move(to, source, number(size_bytes(result.tensor), self.sizes))
 
     def _collect_rows(self, rows: list[list[_Row]], results: Sequence[Value]) -> None:
         for kept, result in zip(rows, results, strict=True):

@@ -23,9 +23,12 @@ import numpy as np
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.target import Target
-from tilewright.runtime.device import CPU
+from tilewright.runtime import cuda
+from tilewright.runtime.device import CPU, device
+from tilewright.runtime.device_states import DeviceStates
 from tilewright.runtime.library import Library, LoadedFunction, load_library
 from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.seal import overwrite_weights
 from tilewright.runtime.signature import Param, Signature
 from tilewright.runtime.stateful import StatefulModule
 
@@ -43,8 +46,9 @@ class LoadedModule(Module):
         told = library.manifest["model"]
         _check_machine(library.path, told["features"])
         _check_runtime(library)
-        device = None if told.get("device") == "cuda" else CPU
-        params = tuple(replace(_param(one), device=device) for one in told["inputs"])
+        self.device = device(told.get("device", CPU.kind))
+        wanted = CPU if self.device == CPU else None  # a GPU also takes tensors of the host
+        params = tuple(replace(_param(one), device=wanted) for one in told["inputs"])
         signature = Signature(told["name"], params)
         super().__init__(
             library.address(told["main"]),
@@ -83,6 +87,10 @@ class LoadedModule(Module):
 
     def save(self, path: str | Path, name: str = "") -> Path:
         """Copy the library."""
+        return self.save_beginning(path, name, ())
+
+    def save_beginning(self, path: str | Path, name: str, states: Sequence[Any]) -> Path:
+        """Copy the library, with other initial states if any are given."""
         path = Path(path)
         if path.suffix != self.library.path.suffix or (name and name != self.name):
             return super().save(path)
@@ -93,9 +101,19 @@ class LoadedModule(Module):
                 help="make the folder first",
             )
         with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as folder:
-            shutil.copyfile(self.library.path, Path(folder) / path.name)
-            os.replace(Path(folder) / path.name, path)
+            copy = Path(folder) / path.name
+            shutil.copyfile(self.library.path, copy)
+            if states and not overwrite_weights(
+                copy, dict(zip(self._places(), states, strict=True))
+            ):
+                return super().save(path)
+            os.replace(copy, path)
         return path
+
+    def _places(self) -> Sequence[int]:
+        """Where the library's weights have the initial states, in bytes."""
+        places: Sequence[int] = self._description.get("state_places", ())
+        return places
 
 
 def _check_machine(path: Path, features: Sequence[str]) -> None:
@@ -160,5 +178,9 @@ def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
             ) from error
         if not begins:
             return loaded
-        return StatefulModule(loaded, begins, loaded.inputs[-len(begins) :], len(loaded.outputs))
+        memory = (
+            DeviceStates(cuda) if loaded.device == cuda.DEVICE and cuda.is_available() else None
+        )
+        kept = loaded.inputs[-len(begins) :]
+        return StatefulModule(loaded, begins, kept, len(loaded.outputs), memory)
     return library[name or next(iter(library.functions))]

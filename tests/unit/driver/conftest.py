@@ -5,6 +5,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import tilewright as tw
+from tilewright.tune import tuner
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[n, 8] x) => (float[n, 4] y, float[n, 8] z) {
@@ -25,6 +26,12 @@ def weighted():
         return made
 
     return make
+
+
+@pytest.fixture
+def few_candidates(monkeypatch):
+    """So many in a round of tuning as are tried at least, however long the budget is."""
+    monkeypatch.setattr(tuner, "FIRST_RATE", 1.0)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from tilewright.base.errors import CompilerBug, TilewrightError
 from tilewright.runtime import Array, Device, Param, Signature, _native, empty
 from tilewright.runtime.array import array
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 MATMUL = Signature(
     "matmul",
     (

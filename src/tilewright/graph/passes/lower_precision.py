@@ -6,7 +6,8 @@ f32: norms, softmax and sums lose no precision. However, where a large value is 
 contraction anyway, sums read the rounded value, too: storing both would cost more than the
 contraction. On GPUs that applies to all values, since a second form would be a kernel of its own.
 
-Convolutions are im2col contractions; grouped ones stay, but GPUs read their operands rounded.
+Convolutions take their cheapest form (`graph/conv_forms.py`), on GPUs im2col; grouped ones stay,
+but GPUs read their operands rounded.
 Attention stays if there are no matrix units. Recurrent layers read rounded weights, since steps are
 bound by reading them.
 """
@@ -18,27 +19,21 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.base.dtype import BF16, F16, F32, DType
-from tilewright.base.machine import Machine
 from tilewright.base.multiprocessor import BULK_ROW_BYTES, WINDOW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA
-from tilewright.base.tiles import COLUMNS, ROW_BYTES, tile_product
+from tilewright.base.tiles import COLUMNS, tile_product
 from tilewright.base.tiles import ROWS as TILE_ROWS
+from tilewright.graph.conv_forms import FormPrices, Problem
 from tilewright.graph.im2col import (
     as_banded_matrix,
-    as_single_channel_rows,
+    constant_weights,
     fits_banded_matrix,
-    fits_padded_tiles,
-    fits_partial_im2col,
-    fits_single_channel_rows,
-    fits_tiles,
     flatten_rows,
     foldable_weights,
     im2col,
     im2col_by_groups,
-    partial_im2col,
     reads_group_windows,
-    with_channels,
 )
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
@@ -102,12 +97,13 @@ def conv_tf32(node: Node, scope: Scope) -> Replacement:
 
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     tiles = tile_product(ctx.target, small.name, small.name) is not None
-    machine = ctx.target.machine if tiles else None
     streams = has_streams(ctx.target)
     gpu = ctx.target is not None and ctx.target.kind == CUDA
     rules = (
         partial(matmul, small=small, streams=streams),
-        partial(conv, machine=machine, streams=streams, gpu=gpu, small=small),
+        partial(conv_gpu, streams=streams, small=small)
+        if gpu
+        else partial(conv, prices=FormPrices(module, ctx, "lower_precision"), small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
@@ -157,51 +153,36 @@ def _padded(steps: Steps, value: Value, small: DType, axis: int, missing: int) -
     return steps.add("pad", rounded, pads=(0, missing), axes=(axis,)) if missing else rounded
 
 
-def conv(
-    node: Node, scope: Scope, *, machine: Machine | None, streams: bool, gpu: bool, small: DType
-) -> Replacement:
-    """A convolution: channels-last for matrix units that read images, if there are, or else as
-    im2col."""
+def conv(node: Node, scope: Scope, *, prices: FormPrices, small: DType) -> Replacement:
+    """A convolution in the cheapest form, which may be the one of f32."""
+    x = node.inputs[0] if node.op == "conv" else None
+    weights = None if x is None else constant_weights(node, scope)
+    if x is None or weights is None or x.tensor.dtype is not F32:
+        return None
+    bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
+    image, narrow = _rounded(steps, x, small), weights.astype(small.numpy)
+    made = prices.cheapest(steps, Problem(node, image, narrow, bias, {"to": F32}, node))
+    return None if made is None or made[-1] is node else made
+
+
+def conv_gpu(node: Node, scope: Scope, *, streams: bool, small: DType) -> Replacement:
+    """A convolution on a GPU, as an implicit GEMM. The image takes the time there, not columns of
+    tiles that few filters leave empty."""
     x = node.inputs[0] if node.op == "conv" else None
     if x is None or x.tensor.dtype is not F32:
         return None
-    bias = (*node.inputs[2:], None)[0]
-    steps = Steps(node, scope)
+    bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
     whole = BULK_ROW_BYTES // small.size_bytes
-    # On a GPU the image takes the time, not columns of tiles that few filters leave empty.
     weights = foldable_weights(node, scope, least=whole if streams else COLUMNS)
     if weights is None:
         return _grouped(steps, node, x, bias, small) if streams else None
-    narrow = weights.astype(small.numpy)
-    if machine and fits_single_channel_rows(node, weights, machine):
-        return as_single_channel_rows(
-            steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0
-        )
-    if streams:
-        image = _rounded(steps, x, small)
-        pixel = WINDOW_BYTES // small.size_bytes
-        if fits_banded_matrix(node, weights, pixel, whole):
-            return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
-        return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
-    depth = ROW_BYTES // small.size_bytes
-    is_padded = machine is not None and fits_padded_tiles(node, weights, depth, machine)
-    if is_padded or (fits_tiles(node, weights) and not gpu):
-        image, attributes = _rounded(steps, x, small), dict(node.attributes)
-        if is_padded:
-            missing = -weights.shape[1] % depth
-            image, narrow, attributes = with_channels(steps, node, image, narrow, missing)
-        rounded = scope.new_constant(narrow, "w", node)
-        steps.nodes.append(rounded)
-        attributes |= {"to": F32, "winograd": 0}
-        sums = steps.add("conv", image, rounded.output, **attributes)
-        if bias is not None:
-            steps.add("add", sums, bias)
-        return steps.done()
-    if machine and fits_partial_im2col(node, narrow):
-        return partial_im2col(
-            steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
-        )
-    return im2col(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
+    narrow, image = weights.astype(small.numpy), _rounded(steps, x, small)
+    if not streams:
+        return im2col(steps, node, image, narrow, bias, "matmul", to=F32)
+    pixel = WINDOW_BYTES // small.size_bytes
+    if fits_banded_matrix(node, weights, pixel, whole):
+        return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
+    return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
 
 
 def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:

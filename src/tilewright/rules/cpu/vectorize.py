@@ -115,9 +115,10 @@ def row_cycles(
 
 
 def _vectorize_map(sch: Schedule, nest: Nest, lanes: int, machine: Machine) -> None:
-    parts = groups(nest, nest.spatial)
+    parts, here = groups(nest, nest.spatial), _extents(sch, nest)
+    is_single = all(here[at] is ONE for at in parts[-1])
     loop = fused(sch, [nest.loops[at] for at in parts[-1]])
-    if total(nest, parts[-1]) > 1:
+    if not is_single:
         vectors(sch, loop, lanes, unroll_candidates(nest, lanes, machine)[0])
 
 
