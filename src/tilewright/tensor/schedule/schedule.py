@@ -328,21 +328,21 @@ class Schedule:
         index: int,
         loop: LoopRef,
         offset: int,
-        spread: LoopRef | None = None,
+        over: LoopRef | None = None,
         beyond: bool = False,
     ) -> BlockRef:
         """Prefetch what the block's read number `index` needs `offset` iterations later.
 
-        All at once, or spread evenly over the iterations of the inner loops down to `spread`. With
+        All at once, or spread evenly over the iterations of the inner loops down to `over`. With
         `beyond`, without a test for the last iteration.
         """
-        inner = None if spread is None else _var(spread)
+        inner = None if over is None else _var(over)
         made = self._apply(
             "prefetch", prefetch, _name(block), index, _var(loop), offset, inner, beyond
         )
         arguments: dict[str, Any] = {"block": block, "index": index, "loop": loop, "offset": offset}
-        if spread is not None:
-            arguments["spread"] = spread
+        if over is not None:
+            arguments["over"] = over
         if beyond:
             arguments["beyond"] = beyond
         return self._record("prefetch", arguments, BlockRef(made))
