@@ -97,6 +97,9 @@ Maker = Callable[[Steps, Problem], Nodes]
 
 def forms_of(problem: Problem, target: Target) -> dict[str, Maker]:
     """The forms of a convolution that a target may run, by name."""
+    tile, group = _depths(problem, target)
+    if problem.wide is not None and not tile and not group:
+        return {KEPT: _kept}  # every load would widen its operands
     if problem.node.get("groups", 1) > 1:
         return {DIRECT: _direct}
     if problem.is_matrix:
@@ -104,7 +107,6 @@ def forms_of(problem: Problem, target: Target) -> dict[str, Maker]:
     forms: dict[str, Maker] = {} if problem.wide is None else {KEPT: _kept}
     forms[DIRECT] = _direct
     inner = problem.weights.shape[1]
-    tile, group = _depths(problem, target)
     for depth in dict.fromkeys((group, tile)):
         if depth and inner % depth:
             forms[f"channels of {depth}"] = partial(_whole_channels, depth=depth)
@@ -226,7 +228,8 @@ class FormPrices:
             return _im2col(steps, problem)
         forms = forms_of(problem, target)
         prices = self.prices(problem, target) if len(forms) > 1 else ()
-        chosen = min(prices, key=lambda price: price.ns).name if prices else IM2COL
+        default = IM2COL if IM2COL in forms else next(iter(forms))
+        chosen = min(prices, key=lambda price: price.ns).name if prices else default
         if len(forms) > 1:
             note_choice(self.ctx, self.step, node, "convolution", chosen, prices)
         return forms[chosen](steps, problem)
