@@ -32,6 +32,8 @@ from tilewright.graph.build import make_node
 from tilewright.graph.costs import (
     AT_LEAST,
     ESTIMATED,
+    LEAST_SPEEDUP,
+    MEASURED,
     Candidate,
     Price,
     alone,
@@ -229,7 +231,7 @@ class FormPrices:
         forms = forms_of(problem, target)
         prices = self.prices(problem, target) if len(forms) > 1 else ()
         default = IM2COL if IM2COL in forms else next(iter(forms))
-        chosen = min(prices, key=lambda price: price.ns).name if prices else default
+        chosen = _cheapest(prices, problem).name if prices else default
         if len(forms) > 1:
             note_choice(self.ctx, self.step, node, "convolution", chosen, prices)
         return forms[chosen](steps, problem)
@@ -239,7 +241,8 @@ class FormPrices:
         target = self.ctx.target
         if not isinstance(target, Target) or self.costs is None:
             return None
-        return min((price.ns for price in self.prices(problem, target)), default=None)
+        prices = self.prices(problem, target)
+        return _cheapest(prices, problem).ns if prices else None
 
     def prices(self, problem: Problem, target: Target) -> tuple[Price, ...]:
         """The prices of all forms: measured, or else estimated."""
@@ -308,18 +311,20 @@ class FormPrices:
 
 def _run_cycles(node: Node, target: Target) -> float:
     """Cycles of copying runs of adjacent elements one by one: the rest of a run beyond whole
-    vectors is copied in pieces whose sizes are powers of two."""
+    vectors is copied in pieces whose sizes are powers of two. Lines of windows overlap, so that
+    each needs two addresses besides."""
     x, made = node.inputs[0], node.output
     assert x is not None
     *_, width, channels = map(extent, shape_of(x) or ())
-    run = channels
+    run, addresses = channels, 0
     if node.op == "patches":
+        addresses = 2
         run = node["kernel"][-1] * channels if node["dilations"][-1] == 1 else channels
     elif len(shape_of(x) or ()) - 1 not in node["axes"]:
         run = width * channels
     size, vector = run * x.tensor.dtype.size_bytes, target.lanes(8)
     pieces = size // vector + bin(size % vector).count("1")
-    return elements(made) / max(1, run) * (1 + pieces) * LOOP_CYCLES
+    return elements(made) / max(1, run) * (addresses + pieces) * LOOP_CYCLES
 
 
 def _is_vain(name: str, sums: Mapping[str, tuple[float, _Parts]]) -> bool:
@@ -347,6 +352,19 @@ def _whole(name: str, nodes: Sequence[Node], node: Node) -> Candidate:
     found = candidate_of(name, nodes)
     at = [at for at, value in enumerate(found.kernel.params) if value is node.inputs[1]]
     return replace(found, weights=found.weights | frozenset(at))
+
+
+def _cheapest(prices: Sequence[Price], problem: Problem) -> Price:
+    """The cheapest form. Windows that overlap are stored several times, which takes the cache from
+    other kernels: their estimates, which are inexact, have to be lower by a margin."""
+    taps, strides = problem.weights.shape[2:], problem.node["strides"]
+    overlap = any(tap > stride for tap, stride in zip(taps, strides, strict=True))
+
+    def weighed(price: Price) -> float:
+        is_stored = overlap and price.name.startswith((IM2COL, ROWS))
+        return price.ns * (LEAST_SPEEDUP if is_stored and price.source != MEASURED else 1.0)
+
+    return min(prices, key=weighed)
 
 
 def _scratch(like: Node) -> Steps:

@@ -141,7 +141,8 @@ def test_the_form_is_that_of_the_instructions_that_run_it(name, of, image, filte
     assert chosen(model(of, image, filters), ctx) == [form]
     (choice,) = ctx.choices
     assert choice.what == "convolution"
-    assert min(choice.prices, key=lambda price: price.ns).name == form
+    ns = {price.name: price.ns for price in choice.prices}
+    assert ns[form] < 1.1 * min(ns.values())
     assert {price.source for price in choice.prices} <= {ESTIMATED, AT_LEAST}
 
 
