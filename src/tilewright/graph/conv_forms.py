@@ -32,6 +32,8 @@ from tilewright.graph.build import make_node
 from tilewright.graph.costs import (
     AT_LEAST,
     ESTIMATED,
+    LEAST_SPEEDUP,
+    MEASURED,
     Candidate,
     Price,
     alone,
@@ -97,6 +99,9 @@ Maker = Callable[[Steps, Problem], Nodes]
 
 def forms_of(problem: Problem, target: Target) -> dict[str, Maker]:
     """The forms of a convolution that a target may run, by name."""
+    tile, group = _depths(problem, target)
+    if problem.wide is not None and not tile and not group:
+        return {KEPT: _kept}  # every load would widen its operands
     if problem.node.get("groups", 1) > 1:
         return {DIRECT: _direct}
     if problem.is_matrix:
@@ -104,7 +109,6 @@ def forms_of(problem: Problem, target: Target) -> dict[str, Maker]:
     forms: dict[str, Maker] = {} if problem.wide is None else {KEPT: _kept}
     forms[DIRECT] = _direct
     inner = problem.weights.shape[1]
-    tile, group = _depths(problem, target)
     for depth in dict.fromkeys((group, tile)):
         if depth and inner % depth:
             forms[f"channels of {depth}"] = partial(_whole_channels, depth=depth)
@@ -226,7 +230,8 @@ class FormPrices:
             return _im2col(steps, problem)
         forms = forms_of(problem, target)
         prices = self.prices(problem, target) if len(forms) > 1 else ()
-        chosen = min(prices, key=lambda price: price.ns).name if prices else IM2COL
+        default = IM2COL if IM2COL in forms else next(iter(forms))
+        chosen = _cheapest(prices, problem).name if prices else default
         if len(forms) > 1:
             note_choice(self.ctx, self.step, node, "convolution", chosen, prices)
         return forms[chosen](steps, problem)
@@ -236,7 +241,8 @@ class FormPrices:
         target = self.ctx.target
         if not isinstance(target, Target) or self.costs is None:
             return None
-        return min((price.ns for price in self.prices(problem, target)), default=None)
+        prices = self.prices(problem, target)
+        return _cheapest(prices, problem).ns if prices else None
 
     def prices(self, problem: Problem, target: Target) -> tuple[Price, ...]:
         """The prices of all forms: measured, or else estimated."""
@@ -305,18 +311,20 @@ class FormPrices:
 
 def _run_cycles(node: Node, target: Target) -> float:
     """Cycles of copying runs of adjacent elements one by one: the rest of a run beyond whole
-    vectors is copied in pieces whose sizes are powers of two."""
+    vectors is copied in pieces whose sizes are powers of two. Lines of windows overlap, so that
+    each needs two addresses besides."""
     x, made = node.inputs[0], node.output
     assert x is not None
     *_, width, channels = map(extent, shape_of(x) or ())
-    run = channels
+    run, addresses = channels, 0
     if node.op == "patches":
+        addresses = 2
         run = node["kernel"][-1] * channels if node["dilations"][-1] == 1 else channels
     elif len(shape_of(x) or ()) - 1 not in node["axes"]:
         run = width * channels
     size, vector = run * x.tensor.dtype.size_bytes, target.lanes(8)
     pieces = size // vector + bin(size % vector).count("1")
-    return elements(made) / max(1, run) * (1 + pieces) * LOOP_CYCLES
+    return elements(made) / max(1, run) * (addresses + pieces) * LOOP_CYCLES
 
 
 def _is_vain(name: str, sums: Mapping[str, tuple[float, _Parts]]) -> bool:
@@ -344,6 +352,19 @@ def _whole(name: str, nodes: Sequence[Node], node: Node) -> Candidate:
     found = candidate_of(name, nodes)
     at = [at for at, value in enumerate(found.kernel.params) if value is node.inputs[1]]
     return replace(found, weights=found.weights | frozenset(at))
+
+
+def _cheapest(prices: Sequence[Price], problem: Problem) -> Price:
+    """The cheapest form. Windows that overlap are stored several times, which takes the cache from
+    other kernels: their estimates, which are inexact, have to be lower by a margin."""
+    taps, strides = problem.weights.shape[2:], problem.node["strides"]
+    overlap = any(tap > stride for tap, stride in zip(taps, strides, strict=True))
+
+    def weighed(price: Price) -> float:
+        is_stored = overlap and price.name.startswith((IM2COL, ROWS))
+        return price.ns * (LEAST_SPEEDUP if is_stored and price.source != MEASURED else 1.0)
+
+    return min(prices, key=weighed)
 
 
 def _scratch(like: Node) -> Steps:
