@@ -19,10 +19,11 @@ from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import OPAQUE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, sizes_of
-from tilewright.graph.views import ALIAS
+from tilewright.graph.views import ALIAS, is_view
 from tilewright.sym import Size, Var
 
 FUSED = "fused"
+PRODUCTS = ("matmul", "matmul_integer")
 MAX_SCALAR_VARIANTS = 8  # distinct values per operand; beyond that they are parameters
 Array = np.ndarray[Any, Any]
 
@@ -142,13 +143,68 @@ def _fused(
     constants: Mapping[Value, Node],
     separate: Container[Node],
 ) -> Node:
+    nodes, copies = _with_operands_apart(nodes, outputs)
     body = _Body({value for node in nodes for value in node.outputs}, constants)
     for node in nodes:
-        body.add(node, own=node in separate)
+        own = range(len(node.inputs)) if node in separate or node in copies else _read_twice(node)
+        body.add(node, own, is_copy=node in copies)
     results = tuple([body.names[value] for value in outputs])
     graph = Graph("body", tuple(body.params), (*body.constants, *body.nodes), results)
     loc = fuse_locs(*[node.loc for node in nodes])
     return Node(FUSED, tuple(body.inputs), outputs, (), (graph,), loc)
+
+
+def _with_operands_apart(
+    nodes: Sequence[Node], outputs: Sequence[Value]
+) -> tuple[list[Node], list[Node]]:
+    """Nodes whose products have operands of their own, and which of them are copies: what the
+    second operand is made of is copied, where the first one reads the same values (x @ x^T)."""
+    made = {value: node for node in nodes for value in node.outputs}
+    result, copies = [], []
+    for node in nodes:
+        if node.op in PRODUCTS and all(node.inputs[:2]):
+            first, second = (_made_of(value, made) for value in node.inputs[:2])
+            if second and _sources(node.inputs[0], first) & _sources(node.inputs[1], second):
+                own = _copied(second)
+                copies += own
+                result += own
+                node = replace(node, inputs=(node.inputs[0], own[-1].output, *node.inputs[2:]))
+        result.append(node)
+    if not copies:
+        return list(nodes), []
+    used = {*outputs, *(value for node in result for value in node.inputs)}
+    return [node for node in result if any(value in used for value in node.outputs)], copies
+
+
+def _made_of(value: Value | None, made: Mapping[Value, Node]) -> list[Node]:
+    """The views that a value is computed by, in order."""
+    found: list[Node] = []
+    while value is not None and value in made and is_view(made[value]):
+        found.insert(0, made[value])
+        value = found[0].inputs[0]
+    return found
+
+
+def _sources(value: Value | None, views: Sequence[Node]) -> set[Value]:
+    """What an operand is read from."""
+    source = views[0].inputs[0] if views else value
+    return set() if source is None else {source}
+
+
+def _copied(nodes: Sequence[Node]) -> list[Node]:
+    """Copies of nodes, each of which reads the one before it."""
+    found: list[Node] = []
+    for node in nodes:
+        inputs = (found[-1].output, *node.inputs[1:]) if found else node.inputs
+        output = Value(node.output.name, node.output.type)
+        found.append(replace(node, inputs=inputs, outputs=(output,)))
+    return found
+
+
+def _read_twice(node: Node) -> Container[int]:
+    """The second operand of a product of a matrix by itself."""
+    is_square = node.op in PRODUCTS and node.inputs[0] is node.inputs[1]
+    return (1,) if is_square else ()
 
 
 class _Body:
@@ -162,19 +218,27 @@ class _Body:
         self.constants: list[Node] = []
         self.nodes: list[Node] = []
 
-    def add(self, node: Node, *, own: bool) -> None:
-        inputs = tuple([None if v is None else self._operand(v, own=own) for v in node.inputs])
+    def add(self, node: Node, own: Container[int], *, is_copy: bool = False) -> None:
+        """Add a node; the inputs at `own` become parameters of their own, those of copies such as
+        no other node reads."""
+        inputs = tuple(
+            [
+                None if value is None else self._operand(value, own=at in own, is_copy=is_copy)
+                for at, value in enumerate(node.inputs)
+            ]
+        )
         for value in node.outputs:
             self.names[value] = Value(value.name, value.type)
         outputs = tuple([self.names[value] for value in node.outputs])
         self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
 
-    def _operand(self, value: Value, *, own: bool) -> Value:
+    def _operand(self, value: Value, *, own: bool, is_copy: bool) -> Value:
         inner = self.names.get(value)
         if inner is not None and (not own or value in self.made or value in self.small):
             return inner
         inner = Value(value.name, value.type)
-        self.names.setdefault(value, inner)
+        if not is_copy or value in self.small:
+            self.names.setdefault(value, inner)
         if value in self.small:
             self.constants.append(replace(self.small[value], outputs=(inner,)))
         else:

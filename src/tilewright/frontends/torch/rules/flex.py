@@ -76,8 +76,8 @@ def _mask(node: Context, read: Reading) -> Value | None:
     wide = torch.float64 if node.results[0].dtype is torch.float64 else torch.float32
     if not (read.seen or read.added):
         return None
-    (made,) = traced(run)(node)
-    return made
+    made = traced(run)(node)
+    return made if isinstance(made, Value) else made[0]
 
 
 def _over(part: Part, sizes: Sequence[Any], buffers: Sequence[Sequence[Any]]) -> Any:
