@@ -19,6 +19,8 @@ from tilewright.codegen.machine import Machine
 from tilewright.codegen.types import mangled, memory_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
+ODD_STRIDE = 3  # at which shuffles of bytes and words are slow: there is no narrowing conversion
+PIECE_BITS = 128  # what byte shuffles work on
 MAX_RUNS = 4  # lanes in more runs of contiguous elements are gathered
 
 
@@ -209,6 +211,14 @@ class Accesses:
     ) -> Value:
         """Load everything from the first to the last lane, then shuffle. A mask leaves out what is
         between the lanes: it may be beyond the buffer."""
+        few = PIECE_BITS // place.element.bits
+        if (
+            mask is None
+            and stride == ODD_STRIDE
+            and lanes % few == 0
+            and lanes >= few > WIDEST_SHUFFLE
+        ):
+            return self._load_pieces(place, stride, lanes, few)
         span = (lanes - 1) * abs(stride) + 1
         picks = [lane * abs(stride) for lane in range(lanes)]
         first = place.index
@@ -223,6 +233,30 @@ class Accesses:
             own = self.b.shuffle(self.b.concat(mask, nothing), apart)
         here = replace(place, index=first, divisor=1, stride=1)
         return self.b.shuffle(self._load_run(here, span, own), picks)
+
+    def _load_pieces(self, place: Place, stride: int, lanes: int, few: int) -> Value:
+        """Strided bytes or words, `few` of them from as many 128-bit pieces as the stride: LLVM
+        takes a shuffle of more apart, lane by lane. The last piece ends with the last lane."""
+        parts: list[Value] = []
+        reach = (few - 1) * stride + 1
+        starts = [*range(0, (stride - 1) * few, few), reach - few]
+        piece_of = [max(i for i, at in enumerate(starts) if at <= x) for x in range(reach)]
+        for begin in range(0, lanes * stride, few * stride):
+            whole: Value | None = None
+            for i, at in enumerate(starts):
+                first = self._moved(place.index, begin + at)
+                run = self._load_run(replace(place, index=first, divisor=1, stride=1), few, None)
+                picks = [
+                    few + lane * stride - at if piece_of[lane * stride] == i else lane
+                    for lane in range(few)
+                ]
+                whole = self.b.shuffle(self.b.concat(run if whole is None else whole, run), picks)
+            assert whole is not None
+            parts.append(whole)
+        while len(parts) > 1:
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = [self.b.concat(*pair) for pair in pairs]
+        return parts[0]
 
     def _load_pattern(self, place: Place, lanes: int, mask: Value | None) -> Value:
         """Lanes at static offsets: load the few runs that contain them, then shuffle."""

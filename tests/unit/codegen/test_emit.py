@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from tilewright.base.dtype import dtype
+from tilewright.base.host import host_arch
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
 from tilewright.codegen.build import Options, build, emit_module
@@ -331,6 +333,29 @@ def test_lanes_in_a_few_runs_are_stored_run_by_run(pitch, masked):
     want = np.full((2, 40), -1, np.float32)
     want[np.arange(64) % 2, np.arange(64) // 2] = np.where(np.arange(64) < count, x, -1)
     np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize(
+    "cpu", ["", " -mcpu=haswell", " -mcpu=x86-64"] if host_arch() == "x86_64" else [""]
+)
+@pytest.mark.parametrize(("of", "lanes"), [("u8", 16), ("u8", 64), ("f16", 8), ("f16", 32)])
+def test_bytes_and_words_at_a_stride_of_three_are_loaded_from_pieces(cpu, of, lanes):
+    """Colours of an image, plane by plane; nothing is read beyond the last one."""
+    count = 2 * lanes
+    program = f"""
+    func @f(%x: {of}[{3 * count}], %y: {of}[3, {count}]) stage flat {{
+      for %c in 0..3 {{
+        for %i in 0..2 {{
+          %y[%c, ramp(%i * {lanes}, 1, {lanes})] = %x[ramp(%i * {3 * lanes} + %c, 3, {lanes})]
+        }}
+      }}
+    }}"""
+    text = emitted(program)
+    assert ("<16 x i8>" if of == "u8" else "<8 x i16>") in text
+    x = np.random.default_rng(0).integers(0, 255, 3 * count).astype(dtype(of).numpy)
+    y = np.zeros((3, count), x.dtype)
+    build(parse(program), f"cpu{cpu}")(x, y)
+    np.testing.assert_array_equal(y, x.reshape(count, 3).T)
 
 
 @pytest.mark.parametrize("stride", [2, 3, -2])
