@@ -31,8 +31,8 @@ AXES = ("axis", "axes", "perm")
 # What a constant may be counted in: the last word of its name.
 UNITS = frozenset(
     "boxes bytes channels choices chunks columns cycles draws elements kernels loads nodes "
-    "operations panels parts positions ratio rows score sequences share sites slots spatial speedup "
-    "stages tails tiles times turns vectors".upper().split()
+    "operations panels parts positions ratio rows score sequences share sites slots spatial "
+    "speedup stages tails tiles times turns vectors".upper().split()
 )
 
 
