@@ -787,14 +787,25 @@ def list_plans(options: argparse.Namespace) -> None:
     json.dump({path.stem: plans_of(path, *given) for path in chosen}, sys.stdout)
 
 
+# An editable installation finds its own package before any path is searched.
+FROM_SOURCE = """
+import runpy, sys
+source, bench, *sys.argv = sys.argv[1:]
+sys.meta_path = [each for each in sys.meta_path if "editable" not in type(each).__module__]
+sys.path[:0] = [source, bench]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def plans_with(source: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The plans that a copy of the package makes; `name` is what people call it."""
-    command = [sys.executable, __file__, "--list", "--zoo", str(options.zoo.resolve())]
+    bench = Path(__file__).parent
+    command = [sys.executable, "-c", FROM_SOURCE, str(source), str(bench), __file__]
+    command += ["--list", "--zoo", str(options.zoo.resolve())]
     command += ["--target", options.target, "--threads", str(options.threads)]
     command += ["--precision", options.precision]
     command += ["--only", *options.only] if options.only else []
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
     told: dict[str, Any] = json.loads(done.stdout)

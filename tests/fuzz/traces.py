@@ -119,9 +119,9 @@ RULED = 0.15  # of the schedules for CPUs: begin with what rules decide
 
 
 def small_gpu(rng: random.Random) -> Target:
-    """One whose kernels have warp roles, of few multiprocessors: their blocks run several tiles."""
+    """One whose kernels have warp roles; of few multiprocessors, at times just one cluster."""
     target = Target.parse("cuda -arch=sm_90a")
-    return replace(target, machine=replace(target.machine, cores=rng.choice((1, 2, 3, 132))))
+    return replace(target, machine=replace(target.machine, cores=rng.choice((8, 12, 132))))
 
 
 def decided(fn: Function, rng: random.Random, target: str | Target = "cpu") -> Trace:

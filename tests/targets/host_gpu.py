@@ -19,6 +19,7 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import number, steps_of
 from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
+from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.stateful import StatefulModule
 from tilewright.tensor import parse
 from tilewright.tensor.interp import Interpreter
@@ -193,10 +194,12 @@ class HostGpu:
 
 def on_host(module):
     """A compiled module whose launches are interpreted here."""
-    inner = module.inner if isinstance(module, StatefulModule) else module
-    inner._gpu = HostGpu(inner.target)
-    if inner is not module:
-        module.memory.gpu = inner._gpu
+    gpu, inner = HostGpu(), module
+    while not isinstance(inner, DeviceModule):
+        if isinstance(inner, StatefulModule):
+            inner.memory.gpu = gpu
+        inner = inner.inner
+    gpu.target, inner._gpu = inner.target, gpu
     return module
 
 

@@ -11,10 +11,11 @@ are their memory, which a call updates in place.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ from tilewright.tensor.ir import Buffer
 from tilewright.tune.outcome import Outcome
 from tilewright.tune.stats import Paired
 
+Empty = Callable[[Sequence[int], DType], Array]  # allocates a result
 MAX_RECORDED = 32  # recorded sets of sizes and addresses, least recently used ones dropped
 # Comparing two modules: pairs of timings, and graph launches per timing.
 TIMING_PAIRS, LAUNCHES_PER_TIMING = 15, 20
@@ -115,16 +117,20 @@ class DeviceModule(runtime.Module):
         threads: int = 0,
         out: Sequence[Any] | None = None,
         stream: int = 0,
+        empty: Empty | None = None,
         **named: Any,
     ) -> tuple[Array, ...]:
-        """The outputs, on the GPU. Work is queued on `stream`, a raw handle of the caller's."""
+        """The outputs, on the GPU. Work is queued on `stream`, a raw handle of the caller's.
+
+        `empty` allocates the results, from the first to the last, for a library with an allocator
+        of its own. It is not called for sizes that depend on values."""
         if named:
             args = self._in_order(args, named)
         with self._lock:
-            return self._call(args, out, stream)
+            return self._call(args, out, stream, empty)
 
     def _call(
-        self, args: Sequence[Any], out: Sequence[Any] | None, stream: int
+        self, args: Sequence[Any], out: Sequence[Any] | None, stream: int, empty: Empty | None
     ) -> tuple[Array, ...]:
         captures = self._gpu.is_capturing(stream)
         if captures:
@@ -137,9 +143,9 @@ class DeviceModule(runtime.Module):
         if self._varies:
             made = Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
         elif captures:
-            made = self._capture(sizes, given, wanted, stream)
+            made = self._capture(sizes, given, wanted, stream, empty)
         else:
-            made = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
+            made = wanted or self._results(sizes, stream, empty)
             self._recorded(sizes, given, made, stream).run(self._gpu, stream, graph_of)
             self._known.add(tuple(sizes.values()))
         self._take_back(states, stream)
@@ -185,6 +191,7 @@ class DeviceModule(runtime.Module):
         given: Sequence[Any],
         wanted: Sequence[Any] | None,
         stream: int,
+        empty: Empty | None,
     ) -> Sequence[Any]:
         """Make the launches of a call part of a graph of the caller's. They have memory of their
         own, for the graph may run while other calls do."""
@@ -198,12 +205,13 @@ class DeviceModule(runtime.Module):
         with self._gpu.beside_capture() as gpu:
             owner = copy(self)
             owner._gpu, owner._scratch, owner._counts = gpu, {}, {}
-            made = wanted or [owner._new(at, sizes, stream) for at in range(len(self.outputs))]
+            made = wanted or owner._results(sizes, stream, empty)
             walk = Walk(owner, self._loaded(), sizes, given, made, stream, False)
             walk.results()
             check_capture(gpu, walk.launches, stream)
             gpu.record(*in_order(walk.launches), stream)
-        self._captured.append((owner, walk.memory, walk.numbers, wanted is None and made))
+        is_ours = wanted is None and empty is None
+        self._captured.append((owner, walk.memory, walk.numbers, made if is_ours else ()))
         return made
 
     def profile(self, *args: Any, stream: int = 0, **named: Any) -> Record:
@@ -384,8 +392,19 @@ class DeviceModule(runtime.Module):
         return cuda.DeviceArray.of(self._gpu.allocate(size, stream), shape, dtype, stream)
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Array:
-        of = self.program.module.main.results[at].tensor
-        return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype, stream)
+        return self._results(sizes, stream, None, slice(at, at + 1))[0]
+
+    def _results(
+        self,
+        sizes: Mapping[Var, int],
+        stream: int,
+        empty: Empty | None,
+        which: slice = slice(None),
+    ) -> list[Array]:
+        """Memory for results."""
+        make = empty or functools.partial(self.empty, stream=stream)
+        types = [value.tensor for value in self.program.module.made[which]]
+        return [make([number(dim, sizes) for dim in of.shape or ()], of.dtype) for of in types]
 
 
 def answers(module: DeviceModule, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

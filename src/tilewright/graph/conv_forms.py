@@ -3,8 +3,8 @@
     as it is        conv(x, w) in wider types, where these are an alternative
     direct          conv(x, w)
     channels of c   conv(x with zeros up to a multiple of c channels, w alike)
-    lines           conv(x as lines of one channel, w as lines, zero-padded)
-    rows + e        conv(rows of patches(x and e more lines) along lines, w of one axis)
+    lines           conv(x as lines of one channel, w as lines, zero-padded); not of bytes
+    rows + e        conv(rows of patches(x and e more lines) along lines, w of one axis); for tiles
     im2col          matmul(rows of patches(x), matrix of w)
 
 A form takes what its contraction takes, by the first schedule rule that matches it, and what the
@@ -24,6 +24,7 @@ import numpy as np
 
 from tilewright.base.dots import dots_of, multiplies
 from tilewright.base.dtype import I16, DType, from_numpy
+from tilewright.base.machine import LOOP_CYCLES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tiles import tile_product
@@ -31,6 +32,8 @@ from tilewright.graph.build import make_node
 from tilewright.graph.costs import (
     AT_LEAST,
     ESTIMATED,
+    LEAST_SPEEDUP,
+    MEASURED,
     Candidate,
     Price,
     alone,
@@ -42,7 +45,7 @@ from tilewright.graph.costs import (
 from tilewright.graph.im2col import as_single_channel_rows, im2col, partial_im2col, with_channels
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.match import Array, Scope, Steps, shape_of
-from tilewright.graph.rates import rates_of, size_bytes
+from tilewright.graph.rates import elements, extent, rates_of, size_bytes
 from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, Const, const, free_vars
 
@@ -53,8 +56,8 @@ SUMS = {"conv": "f32", "conv_integer": "i32"}
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A convolution channels last, of one group, by constant weights; operands have the types that
-    are multiplied."""
+    """A convolution channels last by constant weights; operands have the types that are
+    multiplied."""
 
     node: Node
     x: Value
@@ -96,20 +99,24 @@ Maker = Callable[[Steps, Problem], Nodes]
 
 def forms_of(problem: Problem, target: Target) -> dict[str, Maker]:
     """The forms of a convolution that a target may run, by name."""
+    tile, group = _depths(problem, target)
+    if problem.wide is not None and not tile and not group:
+        return {KEPT: _kept}  # every load would widen its operands
+    if problem.node.get("groups", 1) > 1:
+        return {DIRECT: _direct}
     if problem.is_matrix:
         return {IM2COL: _im2col}
     forms: dict[str, Maker] = {} if problem.wide is None else {KEPT: _kept}
     forms[DIRECT] = _direct
-    inner, *taps = problem.weights.shape[1:]
-    tile, group = _depths(problem, target)
+    inner = problem.weights.shape[1]
     for depth in dict.fromkeys((group, tile)):
         if depth and inner % depth:
             forms[f"channels of {depth}"] = partial(_whole_channels, depth=depth)
-    if tile and inner < tile and _has_lines(problem):
+    if tile and inner < tile and problem.node.op == "conv" and _has_lines(problem):
         forms[LINES] = partial(_lines, depth=tile)
-    if problem.is_static and len(taps) == 2 and taps[0] > 1 and problem.node["strides"][0] == 1:
+    if tile and _has_rows(problem):
         forms[ROWS] = partial(_rows, extra=0)
-        for extra in _extra_lines(problem) if tile else ():
+        for extra in _extra_lines(problem):
             forms[f"{ROWS} + {extra}"] = partial(_rows, extra=extra)
     return {**forms, IM2COL: _im2col}
 
@@ -126,6 +133,12 @@ def _has_lines(problem: Problem) -> bool:
     taps, node = problem.weights.shape[2:], problem.node
     overlaps = len(taps) > 1 and node["strides"][-1] < taps[-1]
     return overlaps and node["dilations"][-1] == 1 and problem.is_static
+
+
+def _has_rows(problem: Problem) -> bool:
+    """Whether windows that are unfolded along lines go on from one line to the next."""
+    taps, strides = problem.weights.shape[2:], problem.node["strides"]
+    return problem.is_static and len(taps) == 2 and taps[0] > 1 and strides[0] == 1
 
 
 def _extra_lines(problem: Problem) -> list[int]:
@@ -216,13 +229,23 @@ class FormPrices:
         if not isinstance(target, Target) or self.costs is None:
             return _im2col(steps, problem)
         forms = forms_of(problem, target)
-        prices = self._prices(problem, target) if len(forms) > 1 else ()
-        chosen = min(prices, key=lambda price: price.ns).name if prices else IM2COL
+        prices = self.prices(problem, target) if len(forms) > 1 else ()
+        default = IM2COL if IM2COL in forms else next(iter(forms))
+        chosen = _cheapest(prices, problem).name if prices else default
         if len(forms) > 1:
             note_choice(self.ctx, self.step, node, "convolution", chosen, prices)
         return forms[chosen](steps, problem)
 
-    def _prices(self, problem: Problem, target: Target) -> tuple[Price, ...]:
+    def least_ns(self, problem: Problem) -> float | None:
+        """The price of the cheapest form; None without prices."""
+        target = self.ctx.target
+        if not isinstance(target, Target) or self.costs is None:
+            return None
+        prices = self.prices(problem, target)
+        return _cheapest(prices, problem).ns if prices else None
+
+    def prices(self, problem: Problem, target: Target) -> tuple[Price, ...]:
+        """The prices of all forms: measured, or else estimated."""
         if problem.key not in self.known:
             estimated = self._estimates(problem, target)
             self.known[problem.key] = self._measured(problem, target, estimated) or estimated
@@ -271,7 +294,11 @@ class FormPrices:
             return 0.0
         kernel = candidate_of("copies", copies).kernel
         copied = self._ns(_candidate("copies", kernel, problem))
-        return None if copied is None else copied + rates_of(target).launch_ns
+        if copied is None:
+            return None
+        threads = self.costs.threads if self.costs else 1
+        least = _run_cycles(copies[-1], target) * target.machine.cycle_ns / threads
+        return max(copied, least) + rates_of(target).launch_ns
 
     def _least_ns(self, copies: Sequence[Node], target: Target) -> float:
         """A lower bound of copies: writing and reading what they make in a core's cache."""
@@ -280,6 +307,24 @@ class FormPrices:
         machine, threads = target.machine, self.costs.threads if self.costs else 1
         moved = 2 * size_bytes(copies[-1].output) / machine.l2.bytes_per_cycle / threads
         return moved * machine.cycle_ns + rates_of(target).launch_ns
+
+
+def _run_cycles(node: Node, target: Target) -> float:
+    """Cycles of copying runs of adjacent elements one by one: the rest of a run beyond whole
+    vectors is copied in pieces whose sizes are powers of two. Lines of windows overlap, so that
+    each needs two addresses besides."""
+    x, made = node.inputs[0], node.output
+    assert x is not None
+    *_, width, channels = map(extent, shape_of(x) or ())
+    run, addresses = channels, 0
+    if node.op == "patches":
+        addresses = 2
+        run = node["kernel"][-1] * channels if node["dilations"][-1] == 1 else channels
+    elif len(shape_of(x) or ()) - 1 not in node["axes"]:
+        run = width * channels
+    size, vector = run * x.tensor.dtype.size_bytes, target.lanes(8)
+    pieces = size // vector + bin(size % vector).count("1")
+    return elements(made) / max(1, run) * (addresses + pieces) * LOOP_CYCLES
 
 
 def _is_vain(name: str, sums: Mapping[str, tuple[float, _Parts]]) -> bool:
@@ -307,6 +352,19 @@ def _whole(name: str, nodes: Sequence[Node], node: Node) -> Candidate:
     found = candidate_of(name, nodes)
     at = [at for at, value in enumerate(found.kernel.params) if value is node.inputs[1]]
     return replace(found, weights=found.weights | frozenset(at))
+
+
+def _cheapest(prices: Sequence[Price], problem: Problem) -> Price:
+    """The cheapest form. Windows that overlap are stored several times, which takes the cache from
+    other kernels: their estimates, which are inexact, have to be lower by a margin."""
+    taps, strides = problem.weights.shape[2:], problem.node["strides"]
+    overlap = any(tap > stride for tap, stride in zip(taps, strides, strict=True))
+
+    def weighed(price: Price) -> float:
+        is_stored = overlap and price.name.startswith((IM2COL, ROWS))
+        return price.ns * (LEAST_SPEEDUP if is_stored and price.source != MEASURED else 1.0)
+
+    return min(prices, key=weighed)
 
 
 def _scratch(like: Node) -> Steps:

@@ -47,8 +47,10 @@ class DeviceStates:
     def set(self, state: cuda.DeviceArray, begin: State) -> None:
         self.gpu.copy_in(state.address, np.ascontiguousarray(begin), state.stream)
 
-    def on_host(self, state: cuda.DeviceArray) -> State:
-        """A copy of a state."""
+    def on_host(self, state: Any) -> State:
+        """A copy of a state, wherever the caller keeps it."""
+        if not isinstance(state, cuda.DeviceArray):
+            return np.array(state, order="C")
         made: State = np.empty(state.shape, state.dtype.numpy)
         self.gpu.copy_out(made, state.address, state.stream)
         return made

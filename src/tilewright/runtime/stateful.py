@@ -120,8 +120,9 @@ class StatefulModule(Module):
         """Another instance of the model, with a copy of the current states."""
         made = type(self)(self.inner, self.begins, self.kept, len(self.outputs), self.memory)
         with self._lock:
-            copies = {name: self.memory.copy_of(state) for name, state in self.states.items()}
-            made._states = copies
+            if self._states is not None:
+                copies = {name: self.memory.copy_of(each) for name, each in self._states.items()}
+                made._states = copies
         return made
 
     def __call__(

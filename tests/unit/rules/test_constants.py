@@ -105,6 +105,18 @@ def literals(source: str) -> Iterator[ast.Constant]:
             yield node
 
 
+def literal_shifts(source: str) -> Iterator[ast.BinOp]:
+    """Powers of two that are written as shifts, but for those with a name of the module."""
+    tree = ast.parse(source)
+    named = [stmt for stmt in tree.body if isinstance(stmt, (ast.Assign, ast.AnnAssign))]
+    passed = {id(node) for stmt in named for node in ast.walk(stmt)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.BinOp(left=ast.Constant(), op=ast.LShift(), right=ast.Constant()):
+                if id(node) not in passed:
+                    yield node
+
+
 @cache
 def _all() -> list[Constant]:
     return _in(sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")))
@@ -153,6 +165,21 @@ def test_numbers_in_rules_have_names():
         for each in literals(path.read_text())
     ]
     assert not found, "literals without a name:\n" + "\n".join(found)
+
+
+def test_no_size_in_a_pass_is_a_bare_shift():
+    """Thresholds have names, which say what they count."""
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted((PACKAGE / "graph/passes").glob("*.py"))
+        for node in literal_shifts(path.read_text())
+    ]
+    assert not found, "sizes without a name: " + ", ".join(found)
+
+
+def test_bare_shifts_are_found():
+    source = "MOST_BYTES = 1 << 20\ndef f(x, n):\n    return x > 1 << 20 or x > 1 << n\n"
+    assert [each.lineno for each in literal_shifts(source)] == [3]
 
 
 def test_literals_are_found_but_for_axes_ranks_and_plain_ones():

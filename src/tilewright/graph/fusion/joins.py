@@ -15,7 +15,8 @@ from tilewright.graph.fusion.state import (
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
-from tilewright.graph.rates import elements, extent, operations_per_element, size_bytes
+from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first
+from tilewright.graph.rates import elements, extent, operations_per_element
 from tilewright.graph.views import ALIAS
 
 RANGES = ("reduce_max", "reduce_min")  # may be computed in any order
@@ -171,6 +172,8 @@ def _is_worth_moving(fusion: Fusion, node: Node, value: Value, kind: int) -> boo
     if kind == ROW_REDUCTION or not fusion.has_one_user(value):
         return False
     if node.op == "transpose":
+        if fusion.is_cpu and kind == CONTRACTION and _is_image(fusion, node, value):
+            return False
         can_be_read = fusion.is_gpu and kind == CONTRACTION and _is_reshaped(fusion, value)
         return not can_be_read or _is_reduced_across(fusion, fusion.at[node.output])
     if kind == CONTRACTION:
@@ -180,6 +183,14 @@ def _is_worth_moving(fusion: Fusion, node: Node, value: Value, kind: int) -> boo
     if node.op == "patches" and _narrows(fusion, value):
         return False  # overlapping windows would read wide elements several times
     return _is_cheap_spread(fusion, fusion.at[node.output], value)
+
+
+def _is_image(fusion: Fusion, node: Node, value: Value) -> bool:
+    """Whether a transpose takes an image that is computed channels last to channels first. In a
+    kernel of its own it works on rows of all pixels."""
+    members = [fusion.nodes[at] for at in fusion.groups.members[fusion.group(value)]]
+    is_last = any(each.get("layout") == CHANNELS_LAST for each in members)
+    return is_last and tuple(node["perm"]) == channels_first(range(len(node["perm"])))
 
 
 def _meets_again(fusion: Fusion, at: int, value: Value) -> bool:
@@ -254,7 +265,7 @@ def _is_cheap_spread(fusion: Fusion, at: int, value: Value) -> bool:
         if known is not None:
             return known
     work = sum(operations_per_element(fusion.nodes[n]) for n in members)
-    again = max(0, elements(node.outputs[0]) - elements(value))
     rates = fusion.rates
-    stored_ns = rates.launch_ns + 2 * rates.byte_ns * size_bytes(value)
+    again = max(0, rates.elements(node.outputs[0]) - rates.elements(value))
+    stored_ns = rates.launch_ns + 2 * rates.byte_ns * rates.size_bytes(value)
     return stored_ns > rates.operation_ns * work * again

@@ -46,7 +46,7 @@ from tilewright.graph.passes.stream_attention import (
     missing_features,
     streamed_features,
 )
-from tilewright.graph.rates import rates_of, size_bytes
+from tilewright.graph.rates import Rates, context_rates
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
@@ -110,8 +110,9 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     if gpu:
         module = rewrite_matches(module, (partial(split_attention, streams=streams),))
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
-    kept_bytes = 0 if streams else rates_of(ctx.target).kept_bytes
-    reading = partial(read_rounded, small=small, kept_bytes=kept_bytes)
+    rates = context_rates(ctx)
+    rates = replace(rates, kept_bytes=0) if streams else rates
+    reading = partial(read_rounded, small=small, rates=rates)
     rounded = remove_dead_nodes(rewrite_matches(rounded, (reading,)), ctx)
     rounded = rewrite_matches(rounded, (partial(round_first, small=small),))
     return rewrite_matches(rounded, (flatten_rows,))
@@ -232,7 +233,7 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
         return None
     steps = Steps(node, scope)
     rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
-    attributes = {**dict(node.attributes), "rounded": True, "to": F32}
+    attributes = {**dict(node.attributes), "round_weights": True, "to": F32}
     steps.add("attention", *rounded, *others, **attributes)
     return steps.done()
 
@@ -271,27 +272,25 @@ def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return [*steps.nodes, replace(node, inputs=(gates, rounded, *others))]
 
 
-def read_rounded(node: Node, scope: Scope, *, small: DType, kept_bytes: int) -> Replacement:
+def read_rounded(node: Node, scope: Scope, *, small: DType, rates: Rates) -> Replacement:
     """Let a sum read the bf16 form of a large operand that exists for a contraction."""
     if node.op != "add":
         return None
     steps = Steps(node, scope)
-    given = [
-        None if value is None else _read(steps, value, small, kept_bytes) for value in node.inputs
-    ]
+    given = [None if value is None else _read(steps, value, small, rates) for value in node.inputs]
     if given == list(node.inputs):
         return None
     steps.add("add", *given)
     return steps.done()
 
 
-def _read(steps: Steps, value: Value, small: DType, kept_bytes: int) -> Value:
+def _read(steps: Steps, value: Value, small: DType, rates: Rates) -> Value:
     """The operand as a sum should read it: the stored form of it, or of what it is a reshape of."""
-    if _is_kept(value, steps.scope, kept_bytes):
+    if _is_kept(value, steps.scope, rates):
         return steps.add("cast", _rounded(steps, value, small), to=F32)
     view = steps.scope.producer(value, "reshape")
     source = None if view is None else view.inputs[0]
-    if view is None or source is None or not _is_kept(source, steps.scope, kept_bytes):
+    if view is None or source is None or not _is_kept(source, steps.scope, rates):
         return value
     moved = steps.add("reshape", _rounded(steps, source, small), **dict(view.attributes))
     return steps.add("cast", moved, to=F32)
@@ -313,10 +312,10 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def _is_kept(value: Value, scope: Scope, kept_bytes: int) -> bool:
+def _is_kept(value: Value, scope: Scope, rates: Rates) -> bool:
     """Whether a large value is rounded for some contraction."""
     is_rounded = value.tensor.dtype is F32 and scope.is_used_by(value, "cast")
-    return is_rounded and size_bytes(value) >= kept_bytes
+    return is_rounded and rates.size_bytes(value) >= rates.kept_bytes
 
 
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:

@@ -17,7 +17,7 @@ is one group, channels and pixels that no tile divides are padded as they are co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -241,6 +241,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     ys = _divisors(problem.y, 1, sm.warp)
     if problem.is_padded and all(problem.y % rows for rows in TILE_CHOICES["thread_y"] if rows > 1):
         ys += doublings(2 * words)[1:]  # a thread has several rows
+    ks = _fitting(problem, ks, {"block_m": ms, "block_y": ys, "block_x": xs}, sm) or ks
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
@@ -280,6 +281,18 @@ def _tiles_of(problem: Problem, size: int, candidates: Sequence[int]) -> list[in
     if problem.is_padded:
         return [tile for tile in candidates if tile < 2 * size]
     return [tile for tile in candidates if size % tile == 0]
+
+
+def _fitting(
+    problem: Problem, ks: list[int], tiles: Mapping[str, Sequence[int]], sm: Multiprocessor
+) -> list[int]:
+    """Input channels per step with which the smallest tiles fit shared memory: a search that
+    begins with others would find none."""
+    least = {name: min(sizes) for name, sizes in tiles.items()}
+    least |= {"thread_m": 1, "thread_y": 1, "slices": 1}
+    columns = {name: np.full(len(ks), size) for name, size in least.items()}
+    fits = _stored_bytes(problem, columns | {"block_k": np.array(ks)}) <= sm.static_shared_bytes
+    return [size for size, fit in zip(ks, fits, strict=True) if fit]
 
 
 def _divisors(size: int, least: int, most: int) -> list[int]:

@@ -101,7 +101,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def _elements(buffer: Buffer) -> int:
-    return math.prod(map(guess, buffer.shape))
+    return math.prod(guess(dim, {}) for dim in buffer.shape)
 
 
 def _is_contiguous_along(nest: Nest, largest: Access, at: int) -> bool:
