@@ -466,7 +466,7 @@ def test_convolutions_of_bytes_take_tensor_cores(name):
 def test_groups_that_tensor_cores_outrun_become_one(precision, monkeypatch):
     # Of a model as large as those that gain by it, the interpreter would take minutes.
     densify_groups = sys.modules["tilewright.graph.passes.densify_groups"]
-    monkeypatch.setattr(densify_groups, "FULL_TILE_ELEMENTS", 1)
+    monkeypatch.setattr(densify_groups, "_full_tiles", lambda node, sm: sm.count)
     node = helper.make_node("Conv", ["xd", "wd"], ["c"], pads=[1] * 4, group=4)
     nets = {
         "f16": convolution(4, channels=64, outputs=32, size=8),
@@ -486,7 +486,7 @@ def test_groups_that_tensor_cores_outrun_become_one(precision, monkeypatch):
 def test_groups_become_as_many_as_bulk_copies_read_windows_of(stride, outputs, monkeypatch):
     """Eight groups of 16 channels are two of 64: implicit GEMMs of a batch, in one kernel."""
     densify_groups = sys.modules["tilewright.graph.passes.densify_groups"]
-    monkeypatch.setattr(densify_groups, "FULL_TILE_ELEMENTS", 1)
+    monkeypatch.setattr(densify_groups, "_full_tiles", lambda node, sm: sm.count)
     size = 6 * stride
     net = convolution(8, stride, channels=128, outputs=outputs, size=size)
     module = tw.compile(net, "cuda -arch=sm_90a", precision="f16", cache=False)

@@ -68,6 +68,12 @@ class Multiprocessor:
     multicast_latency_cycles: int  # added per two more destination blocks
     tensor_fma_per_cycle: int  # 16-bit operands
     wgmma_latency_cycles: int  # from the last wgmma to its accumulators
+    # With programmatic dependent launch, blocks are placed where earlier kernels left room,
+    # unevenly: a memory-bound kernel gains the launch latency, a compute-bound one loses more,
+    # unless a multiprocessor has room for only one of its blocks.
+    early_flops_per_byte: int  # of a kernel at most that starts before earlier ones end
+    loads_ahead: int  # of a thread, in flight to cover the latency: accesses of an epilogue
+    near_bytes: int  # of weights, beyond its slots, that a waiting block prefetches to L2
     access_bytes: int  # the widest access of one thread
     sector_bytes: int  # of a memory sector
 
@@ -96,8 +102,19 @@ class Multiprocessor:
         """Accumulators per thread of the largest block: half of its registers."""
         return self.registers // self.block_threads // 2
 
+    @property
+    def full_tile_elements(self) -> int:
+        """Tile elements that saturate the tensor cores: accumulators of two warpgroups."""
+        return self.block_threads // 2 * self.accumulators
+
+    @property
+    def prologue_elements(self) -> int:
+        """f32 elements that each block may compute for itself: a third of its shared memory."""
+        return self.static_shared_bytes // (3 * WORD_BYTES)
+
 
 WARP = 32  # threads per warp, by the programming model
+USUAL_TARGET = "cuda -arch=sm_90a"  # of passes that run without one
 WORD_BYTES = 4  # of a register, and of a bank of shared memory
 USUAL_THREADS = 256  # default threads per block
 MAX_THREADS = 1024  # per block, by the programming model
@@ -105,26 +122,6 @@ STATIC_SHARED_BYTES = 48 * 1024  # per block, without opting in to more
 LINE_BYTES = 128  # cache line; alignment of buffers in shared memory
 WINDOW_BYTES = 128  # channel bytes per pixel that an im2col copy takes
 BULK_ROW_BYTES = 16  # row sizes that bulk copies read are a multiple of
-
-# With programmatic dependent launch, blocks are placed where earlier kernels left room, unevenly: a
-# memory-bound kernel gains the launch latency, a compute-bound one loses more, unless a
-# multiprocessor has room for only one of its blocks.
-EARLY_FLOPS_PER_BYTE = 4
-
-# 16-byte steps of an epilogue whose loads are in flight, to cover the latency.
-LOADS_AHEAD = 4
-
-# 16-bit values that a thread keeps as f32 for reuse: half of its registers.
-WIDE_NUMBERS = 64
-
-# Weights, beyond its slots, that a block prefetches to L2 while it waits for preceding kernels.
-NEAR_BYTES = 64 << 10
-
-# Elements of a prologue that each block may recompute, in a third of its shared memory.
-PROLOGUE_ELEMENTS = 4096
-
-# Tile elements that saturate a multiprocessor's tensor cores: accumulators of two warpgroups.
-FULL_TILE_ELEMENTS = 128 * 128
 
 PRODUCT_ROWS = 64  # m of a wgmma
 
@@ -137,8 +134,9 @@ STREAMED_QUERIES = 64  # queries per warpgroup
 KEY_PARTS = 32
 
 
-def multiprocessor_of(target: Target) -> Multiprocessor:
-    """The record of a CUDA target."""
+def multiprocessor_of(target: Target | None) -> Multiprocessor:
+    """The record of a CUDA target; a usual one for passes that run without a target."""
+    target = target or Target.parse(USUAL_TARGET)
     number = int(target.mcpu.removeprefix("sm_").rstrip("af"))
     return Multiprocessor(
         count=target.cores,
@@ -193,6 +191,9 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         multicast_latency_cycles=550,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         wgmma_latency_cycles=130,
+        early_flops_per_byte=4,
+        loads_ahead=4,
+        near_bytes=64 << 10,
         access_bytes=16,
         sector_bytes=32,
     )

@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import BOOL
 from tilewright.base.errors import UserError
-from tilewright.base.multiprocessor import EARLY_FLOPS_PER_BYTE
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.conditions import COND_AT, CONTROL_BYTES
@@ -93,6 +94,7 @@ class Owner(Protocol):
     """What a walk needs of the module whose nodes it walks."""
 
     program: Program
+    target: Target
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
@@ -101,7 +103,9 @@ class Owner(Protocol):
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 
 
-def assign_flops(launches: Sequence[Started], flops: int) -> list[Started]:
+def assign_flops(
+    launches: Sequence[Started], flops: int, early_flops_per_byte: int
+) -> list[Started]:
     """The launches of a node with its flops assigned, and marked where they may start early.
 
     Launches that multiply do the arithmetic; if there are none, the one that moves most bytes does.
@@ -118,7 +122,7 @@ def assign_flops(launches: Sequence[Started], flops: int) -> list[Started]:
         # Kernels with bulk copies are persistent, one block per multiprocessor, so they may always
         # start.
         is_memory_bound = (
-            bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
+            bool(launch.kernel.maps) or work <= early_flops_per_byte * launch.moved_bytes
         )
         early = launch.kernel.can_start_early and is_memory_bound and not launch.kernel.is_together
         marked.append(replace(launch, flops=work, starts_early=early))
@@ -152,6 +156,10 @@ class Walk:
     made: dict[int, Any] = field(default_factory=dict)
     # allocations with host values that bodies read
     numbers: list[Any] = field(default_factory=list)
+
+    @cached_property
+    def _early_flops_per_byte(self) -> int:
+        return multiprocessor_of(self.owner.target).early_flops_per_byte
 
     def results(self) -> tuple[Any, ...]:
         graph = self.owner.program.module.main
@@ -301,7 +309,8 @@ class Walk:
             found.append(
                 Started(module, device, grid, block, arguments, label, 0, touched)  # type: ignore[arg-type]  # three axes each
             )
-        for launch in assign_flops(found, number(sym.as_expr(node["flops"]), scalars)):
+        flops = number(sym.as_expr(node["flops"]), scalars)
+        for launch in assign_flops(found, flops, self._early_flops_per_byte):
             self._start(launch)
 
     def _host_kernel(

@@ -3,7 +3,7 @@ their results."""
 
 from __future__ import annotations
 
-from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.graph.fusion.joins import is_worth
 from tilewright.graph.fusion.prices import candidate, is_priced_less
 from tilewright.graph.fusion.state import KINDS, MAP, MOVES, Fusion
@@ -22,6 +22,7 @@ def repeat_prologues(fusion: Fusion) -> None:
     recomputes it: a kernel less on the critical path is worth more. Nodes that can be in an
     epilogue stay there, and expensive functions keep kernels of their own."""
     found, ends = set[int](), _ends(fusion)
+    most = multiprocessor_of(fusion.ctx.target).prologue_elements
     for at in reversed(range(len(fusion.nodes))):
         node = fusion.nodes[at]
         if not fusion.is_grouped(at) or fusion.kind[at] != MAP or at in ends:
@@ -29,7 +30,7 @@ def repeat_prologues(fusion: Fusion) -> None:
         if _has_kernel(fusion, at):
             continue
         made, *others = node.outputs
-        if others or made in fusion.results or elements(made) > PROLOGUE_ELEMENTS:
+        if others or made in fusion.results or elements(made) > most:
             continue
         users = fusion.users.get(made, [])
         leading = [user for user in users if user in found or _is_only_row(fusion, user, made)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.base.dots import Dot, dots_of, multiplies_bytes
 from tilewright.base.dtype import F16
-from tilewright.base.multiprocessor import FULL_TILE_ELEMENTS, WINDOW_BYTES, multiprocessor_of
+from tilewright.base.multiprocessor import WINDOW_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.graph import ir
@@ -104,9 +104,9 @@ def merged_groups(
         assert node.inputs[1] is not None
         filter_bytes = prod(shape[1:]) * node.inputs[1].tensor.dtype.size_bytes
         apart = max(1.0, 4 * sm.shared_words_per_cycle / filter_bytes)
-        rate = sm.tensor_fma_per_cycle * min(1.0, _full_tiles(node) / sm.count)
+        rate = sm.tensor_fma_per_cycle * min(1.0, _full_tiles(node, sm) / sm.count)
         reads_windows = has_streams(target) and node.op == "conv"
-        merged = _filling_windows(node, shape, groups) if reads_windows else groups
+        merged = _filling_windows(node, shape, groups, sm) if reads_windows else groups
         return (merged if merged * apart <= rate else 1), ()
     return _cheapest(node, shape, target, prices) if groups > 1 else (1, ())
 
@@ -136,20 +136,20 @@ def _cheapest(
     return best, tuple(found.values())
 
 
-def _full_tiles(node: Node) -> float:
+def _full_tiles(node: Node, sm: Multiprocessor) -> float:
     """How many multiprocessors a convolution's result can occupy; infinite for dynamic sizes."""
     sizes = [dim.value for dim in node.output.tensor.shape or () if isinstance(dim, Const)]
     if len(sizes) != len(node.output.tensor.shape or ()):
         return inf
-    return prod(sizes) / FULL_TILE_ELEMENTS
+    return prod(sizes) / sm.full_tile_elements
 
 
-def _filling_windows(node: Node, shape: tuple[int, ...], groups: int) -> int:
+def _filling_windows(node: Node, shape: tuple[int, ...], groups: int, sm: Multiprocessor) -> int:
     """How many groups have channels enough that bulk copies read windows of them from the image;
     all of them where none do."""
     channels = WINDOW_BYTES // F16.size_bytes
     merged = channels // gcd(channels, shape[1])
-    is_known = _full_tiles(node) < inf and len(shape) == 4
+    is_known = _full_tiles(node, sm) < inf and len(shape) == 4
     return merged if is_known and groups % merged == 0 else groups
 
 

@@ -19,7 +19,6 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import (
     KEY_PARTS,
-    LOADS_AHEAD,
     STREAMED_KEYS,
     WORD_BYTES,
     multiprocessor_of,
@@ -210,12 +209,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     latency = sm.global_latency_cycles
     # Each split writes its state per result, which is read again. Threads that combine them have a
     # few loads in flight.
-    stored = (
-        2.0 * WORD_BYTES * len(STATE) * found.batch * found.results * found.features * c["splits"]
-    )
-    combined = (
-        sm.launch_cycles + stored / sm.memory_bytes_per_cycle + c["splits"] * latency / LOADS_AHEAD
-    )
+    states = found.batch * found.results * found.features * c["splits"]
+    stored = 2.0 * WORD_BYTES * len(STATE) * states
+    combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle
+    combined = combined + c["splits"] * latency / sm.loads_ahead
     combined = combined + len(STATE) * (waves - 1) * latency
     # A lone block waits for both GEMMs of a step.
     rounds = -(-blocks // (sm.count * c["resident"]))
@@ -228,7 +225,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * latency,
         # After its last scores a tile leaves memory idle, unless another block is resident.
         ends=waves * latency / beside + steps * each,
-        late=waves * steps * sm.l2_jitter_cycles / c["slots"],  # jitter of loads
+        late=waves * steps * sm.l2_jitter_cycles / c["slots"],
         parts=np.where(c["splits"] > 1, combined, 0),
     )
 

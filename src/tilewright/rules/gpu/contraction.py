@@ -196,9 +196,8 @@ def _window_of(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, 
         apart = found.stride(found.b, other)
         if not isinstance(apart, Const) or not apart.value:
             continue
-        for scale in range(
-            1, MAX_DILATION_ELEMENTS + 1
-        ):  # the same dimension, at the kernel's dilation
+        # The same dimension, at the kernel's dilation.
+        for scale in range(1, MAX_DILATION_ELEMENTS + 1):
             if apart.value * scale == stride.value or apart.value == stride.value * scale:
                 far, near = int(stride.value), int(apart.value)
                 reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
