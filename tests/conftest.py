@@ -39,6 +39,7 @@ import re
 import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,9 +120,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(scope="module")
-def small_heap() -> None:
-    """For tests that collect garbage: not in what tests before have left, which takes seconds."""
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> Iterator[None]:
+    """What the tests of a file leave in caches stays: nobody looks for garbage there again."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it would be of any test of the file
+        gc.collect()
     gc.freeze()
 
 

@@ -318,7 +318,6 @@ def test_cycles_are_those_of_all_rounds_of_the_last_call(target):
     assert made.cycles == one
 
 
-@pytest.mark.usefixtures("small_heap")
 def test_a_device_stays_open_until_its_model_is_released(monkeypatch):
     opened = []
     monkeypatch.setattr(device, "Accelerator", lambda *given: opened.append(1) or OPEN(*given))

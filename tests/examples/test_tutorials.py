@@ -18,7 +18,6 @@ from tutorials import FOLDER, cells_of, kept_at, names
 MAX_LINES = {"miniature": 400, "accelerator": 300}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_a_tutorial_runs(name, tmp_path):
     if kept_at(FOLDER / f"{name}.py", ROOT / "build" / "site").exists():

@@ -121,9 +121,12 @@ def test_results_go_where_the_caller_says(pair, lent):
     assert [a is b for a, b in zip(made, out, strict=True)] == [True, True]
     want = eager(x, scale=scale)
     check(out, [want["y"], want["kept"][0]])
+    strided = torch.empty(12, 3).T
+    module(x, scale=scale, out=[strided, out[1]])
+    check(strided, want["y"])
     with pytest.raises(TilewrightError) as caught:
-        module(x, scale=scale, out=[torch.empty(12, 3).T, out[1]])
-    assert caught.value.code == "TW4004"
+        module(x, scale=scale, out=out[:1])
+    assert caught.value.code == "TW4042"
 
 
 def test_calls_are_in_the_order_of_the_current_stream(pair, lent, monkeypatch):
@@ -247,3 +250,36 @@ def test_a_torch_without_cuda_gets_tensors_on_the_host(monkeypatch):
     for _ in range(3):
         check(counts(torch.ones(4)), other(torch.ones(4)))
     check(counts.states["late"], other.late)
+
+
+def language_model():
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except Exception:  # it is not installed, or a torchvision that does not load
+        pytest.skip("transformers does not load")
+    torch.manual_seed(0)
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 64, "n_positions": 32}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:  # weights that prefer some tokens to others
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def test_text_with_keys_and_values_on_the_gpu(lent):
+    from tilewright.frontends.torch.generate import Generator
+
+    model = language_model()
+
+    def compiled(*args, **options):
+        return on_host(tw.compile(*args, target=HOPPER, **options))
+
+    text = Generator(model, compiled, length=8)
+    states = {state.data_ptr() for state in text.states}
+    for prompt in (torch.tensor([[5, 9, 33]]), torch.tensor([[7, 7]])):
+        want = prompt
+        with torch.no_grad():
+            for _ in range(3):
+                want = torch.cat([want, model(want).logits[:, -1:].argmax(-1)], 1)
+        assert text.generate(prompt, 3).tolist() == want.tolist()
+    assert states <= {each.address for each in lent}

@@ -292,7 +292,8 @@ def test_threads_of_a_depthwise_convolution_load_sixteen_bytes():
 
 
 @pytest.mark.parametrize("shape", [(8, 16, 8), (4, 12, 10, 3, 2), (12, 8, 13), (32, 32, 4),
-                                   (29, 23, 7, 1, 1, 0), (17, 9, 11, 3, 2)])  # fmt: skip
+                                   (29, 23, 7, 1, 1, 0), (17, 9, 11, 3, 2),
+                                   (3, 24, 80, 20, 20, 0)])  # fmt: skip
 def test_convolutions_by_the_default_plan(shape):
     check(convolution(*shape), "c_sum", "convolution", None)
 
@@ -596,6 +597,7 @@ HOT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", HOT)
+@pytest.mark.sampled
 def test_hot_kernels_stay_in_registers(name, arch):
     target = Target.parse(f"cuda -arch={arch}")
     made = schedule(HOT[name], target, constants=("w", "b"))

@@ -99,6 +99,7 @@ def check(name, count, columns, dtype, plan, target=TARGET):
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize(("dtype", "vector"), [("f32", 4), ("bf16", 8)])
+@pytest.mark.sampled
 def test_rows_are_read_once_by_sixteen_bytes_and_stay_in_registers(name, dtype, vector):
     made = scheduled(model(name, 8192, 8192, dtype))
     plan = dict(part.split("=") for part in made.decisions[0].plan.split())

@@ -114,6 +114,12 @@ class Machine:
     def cycle_ns(self) -> float:
         return 1.0 / self.frequency_ghz
 
+    @property
+    def loads_lanes(self) -> bool:
+        """Whether a lane of a gather takes longer than loading its index and its element alone and
+        putting that in its place."""
+        return self.gather_lane_cycles * self.loads_per_cycle > 2
+
     def cycles(self, ns: float) -> float:
         """A time in cycles."""
         return ns * self.frequency_ghz

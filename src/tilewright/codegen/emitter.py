@@ -37,6 +37,7 @@ from tilewright.codegen.facts import (
 )
 from tilewright.codegen.handlers import Handlers
 from tilewright.codegen.index_ranges import WORD, fits, is_natural
+from tilewright.codegen.lanes import is_loaded, lane_of
 from tilewright.codegen.lookup import bytes_of
 from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.machine import Machine
@@ -618,6 +619,12 @@ class Emitter:
             return self._load_if(place, mask)
         if mask is not None and not is_known and self.access.has_slow_masks(place, lanes):
             return self.access.load_whole(place, lanes, mask, self._count(node.buffer))
+        if mask is None and self.machine.loads_lanes and lanes > 1 and place.is_scattered:
+            apart = common_part(flat_index(node.buffer, node.index))[1]
+            is_steady = self.around and not sym.uses_var(apart, {self.around[-1]})
+            if is_steady and is_loaded(apart):  # the indices leave the innermost loop
+                each = [self.index(lane_of(apart, lane)) for lane in range(lanes)]
+                return self.access.load_lanes(place, each)
         return self.access.load(place, lanes, mask)
 
     def _count(self, buffer: Buffer) -> Value:

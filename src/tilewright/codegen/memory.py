@@ -77,6 +77,11 @@ class Place:
         return replace(self, offsets=tuple([self.offsets[lane] for lane in nearest]), rows=rows)
 
     @property
+    def is_scattered(self) -> bool:
+        """Whether nothing is known of where lanes are."""
+        return self.stride is None and not self.offsets
+
+    @property
     def is_injective(self) -> bool:
         """Whether no two lanes are at the same offset of a row."""
         return sum(len(set(offsets)) for offsets in self.lines.values()) == len(self.offsets)
@@ -278,6 +283,12 @@ class Accesses:
         """Whether there are gather instructions; without, every masked lane is a branch."""
         return self.machine.has_gather and element.bits >= 32
 
+    def load_lanes(self, place: Place, indices: Iterable[Value]) -> Value:
+        """An element per index, relative to the origin of a place."""
+        pointers = [self._pointers(place, at) for at in indices]
+        loaded = self._load_each(pointers, place, vector(memory_type(place.element), len(pointers)))
+        return self.to_register(loaded, place.element)
+
     def _load_each(self, pointers: Iterable[Value], place: Place, type_: str) -> Value:
         """Load lane by lane, without gather instructions."""
         element, loaded = memory_type(place.element), Value(type_, "poison")
@@ -293,7 +304,7 @@ class Accesses:
         if place.origin is None:
             return self.b.offset(element, start, indices)
         start = self.b.pure("ptr", f"getelementptr {element}, {start}, {place.origin}")
-        type_ = vector("ptr", indices.lanes)
+        type_ = vector("ptr", indices.lanes) if indices.lanes > 1 else "ptr"
         return self.b.pure(type_, f"getelementptr {element}, {start}, {indices}")
 
     # ------------------------------------------------------------------ stores

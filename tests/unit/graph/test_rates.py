@@ -9,6 +9,7 @@ from tilewright.base.extents import ASSUMED
 from tilewright.base.machine import FUNCTION_CYCLES, OPERATION_CYCLES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
+from tilewright.graph.fusion.state import Fusion
 from tilewright.graph.memory import given_sizes
 from tilewright.graph.rates import OPERATIONS, context_rates, rates_of
 
@@ -38,3 +39,5 @@ def test_dynamic_sizes_have_the_middle_of_their_range():
     assert counted((rows, 1, 64)) == (64, 256, 128 * some)
     assert counted((rows, 1, 64), (depth, 100, 100)) == (64, 256, 12_800)
     assert context_rates(PassContext()).likely == {}
+    table = SimpleNamespace(ranges=((rows, 1, 64),))
+    assert Fusion(main, 8, PassContext(costs=table)).rates.elements(node.output) == 64

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright import graph, sym
+from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.cpu.recurrent import RECURRENT
@@ -173,6 +174,13 @@ def test_chains_whose_steps_lie_side_by_side_run_by_themselves(shape, is_beside)
     (plan,) = [each.plan for each in made.decisions if each.rule == "recurrent"]
     assert ("beside=0" not in plan) is is_beside
     assert ("transpose" not in {each.rule for each in made.decisions}) or not is_beside
+
+
+def test_chains_that_are_interleaved_stay_in_l1_whatever_the_size_of_rows():
+    """Lines of rows of a power of two map to one set."""
+    made = schedule(running_sum(64, 4096), SERVER)
+    (plan,) = [each.plan for each in made.decisions if each.rule == "recurrent"]
+    assert 1 < int(plan.rpartition("beside=")[2]) <= Target.parse(SERVER).machine.l1d.ways // 2
 
 
 def test_steps_that_mix_elements_are_no_chains():

@@ -12,8 +12,6 @@ from tilewright.runtime import Array, OutOfMemory, empty, from_dlpack
 from tilewright.runtime.array import array
 from tilewright.runtime.device import CPU, Device, device
 
-pytestmark = pytest.mark.usefixtures("small_heap")
-
 NAMES = [
     "f64",
     "f32",

@@ -12,8 +12,6 @@ from tilewright.base.errors import CompilerBug, TilewrightError
 from tilewright.runtime import Array, Device, Param, Signature, _native, empty
 from tilewright.runtime.array import array
 
-pytestmark = pytest.mark.usefixtures("small_heap")
-
 MATMUL = Signature(
     "matmul",
     (

@@ -2,8 +2,6 @@
 
 import gc
 
-import pytest
-
 from tilewright.sym import (
     EMPTY,
     TRUE,
@@ -117,7 +115,6 @@ def test_contradictions_do_not_end_in_errors() -> None:
     prove(i < n, ctx)
 
 
-@pytest.mark.usefixtures("small_heap")
 def test_contexts_no_longer_used_are_freed() -> None:
     before = EMPTY.bind(i, 0, 12345)
     assert EMPTY._children is not None

@@ -140,13 +140,15 @@ class TorchModule(Module):
         threads = checked_threads(threads)
         stream = named.pop("stream", None) if self.is_on_gpu else None
         given = self._flattened(args, named)
+        targets = None if out is None else [as_input(each) for each in out]
         if self.is_on_gpu:
-            tensors = self._run_on_gpu(given, out, stream)
-        elif out is not None:
-            return self._run(given, threads, [as_input(each) for each in out])
+            tensors = self._run_on_gpu(given, targets, stream)
         else:
-            tensors = self._run(given, threads)
-        if out is not None:
+            tensors = self._run(given, threads, targets)
+        if out is not None and targets is not None:
+            for each, target in zip(out, targets, strict=True):
+                if each.data_ptr() != target.data_ptr():  # it was not contiguous
+                    each.detach().copy_(target)
             return tuple(out)
         for which, result in self.structure.changes:
             given[which].detach().copy_(tensors[result])

@@ -16,7 +16,7 @@ from tilewright.graph.ir import Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST, channels_first
-from tilewright.graph.rates import elements, extent, operations_per_element, size_bytes
+from tilewright.graph.rates import elements, extent, operations_per_element
 from tilewright.graph.views import ALIAS
 
 RANGES = ("reduce_max", "reduce_min")  # may be computed in any order
@@ -265,7 +265,7 @@ def _is_cheap_spread(fusion: Fusion, at: int, value: Value) -> bool:
         if known is not None:
             return known
     work = sum(operations_per_element(fusion.nodes[n]) for n in members)
-    again = max(0, elements(node.outputs[0]) - elements(value))
     rates = fusion.rates
-    stored_ns = rates.launch_ns + 2 * rates.byte_ns * size_bytes(value)
+    again = max(0, rates.elements(node.outputs[0]) - rates.elements(value))
+    stored_ns = rates.launch_ns + 2 * rates.byte_ns * rates.size_bytes(value)
     return stored_ns > rates.operation_ns * work * again

@@ -138,10 +138,11 @@ def _is_cheaper_repeated(fusion: Fusion, members: list[int]) -> bool:
     ]
     if not reads or not all(_can_repeat_in(fusion, user, read) for user, read, _ in reads):
         return False
+    rates = fusion.rates
     readers: dict[int, float] = {}  # elements read by each kernel
     for user, _, value in reads:
         kernel = fusion.groups.group_of[user]
-        count = max(elements(fusion.nodes[user].outputs[0]), elements(value))
+        count = max(rates.elements(fusion.nodes[user].outputs[0]), rates.elements(value))
         readers[kernel] = max(readers.get(kernel, 0), count)
     if any(len(fusion.groups.members[k]) + len(members) > fusion.limit for k in readers):
         return False
@@ -183,9 +184,9 @@ def _saves_bytes(
     nodes, rates = [fusion.nodes[at] for at in members], fusion.rates
     made = {value for node in nodes for value in node.outputs}
     given = dict.fromkeys(value for node in nodes for value in node.inputs if value)
-    outside = sum(size_bytes(value) for value in given if value not in made)
-    stored = sum(size_bytes(value) for value in shared)
-    first = max(elements(node.outputs[0]) for node in nodes)
+    outside = sum(rates.size_bytes(value) for value in given if value not in made)
+    stored = sum(rates.size_bytes(value) for value in shared)
+    first = max(rates.elements(node.outputs[0]) for node in nodes)
     saved_ns = rates.launch_ns + rates.byte_ns * (stored * (1 + len(readers)) + outside)
     again = rates.operation_ns * _work(fusion, members) * (sum(readers.values()) - first)
     return saved_ns > rates.byte_ns * outside * len(readers) + again

@@ -13,7 +13,7 @@ from tilewright.graph.fusion.groups import Groups
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
-from tilewright.graph.rates import Rates, rates_of
+from tilewright.graph.rates import Rates, context_rates
 from tilewright.graph.types import sizes_of
 from tilewright.graph.views import ALIAS
 from tilewright.graph.visit import attribute_sizes
@@ -60,7 +60,7 @@ class Fusion:
 
     def __init__(self, graph: Graph, limit: int, ctx: PassContext) -> None:
         self.graph, self.limit, self.ctx = graph, limit, ctx
-        self.rates: Rates = rates_of(ctx.target)
+        self.rates: Rates = context_rates(ctx)
         self.is_cpu = isinstance(ctx.target, Target) and ctx.target.kind == CPU
         self.is_gpu = isinstance(ctx.target, Target) and ctx.target.kind == CUDA
         self.nodes = graph.nodes

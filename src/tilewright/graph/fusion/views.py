@@ -7,7 +7,7 @@ from tilewright.graph.ir import Node, Value
 from tilewright.graph.op import COMPLEX
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
-from tilewright.graph.rates import elements, extent, size_bytes
+from tilewright.graph.rates import extent
 from tilewright.graph.views import (
     ALIAS,
     can_copy_windows,
@@ -72,8 +72,9 @@ def _is_padding(fusion: Fusion, node: Node) -> bool:
     if x is None or conv.inputs[0] is not node.output or not _is_of_product(fusion, x):
         return False
     lines = extent((conv.inputs[1].tensor.shape or ())[2])
-    moved_ns = fusion.rates.launch_ns + 2 * fusion.rates.byte_ns * size_bytes(node.output)
-    return moved_ns > fusion.rates.operation_ns * lines * elements(conv.output)
+    rates = fusion.rates
+    moved_ns = rates.launch_ns + 2 * rates.byte_ns * rates.size_bytes(node.output)
+    return moved_ns > rates.operation_ns * lines * rates.elements(conv.output)
 
 
 def _is_of_product(fusion: Fusion, value: Value) -> bool:

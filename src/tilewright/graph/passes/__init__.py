@@ -17,6 +17,7 @@ from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.fuse_single_nodes import fuse_single_nodes
 from tilewright.graph.passes.hoist_padding import hoist_padding
+from tilewright.graph.passes.hoist_strides import hoist_strides
 from tilewright.graph.passes.im2col_convolutions import im2col_convolutions
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.lift_reshapes import lift_reshapes
@@ -131,6 +132,7 @@ LAYOUT = (
     split_dilations,
     choose_winograd,
     hoist_padding,
+    hoist_strides,
 )
 
 # For targets with many threads, where every kernel launch costs: binary choices instead of many-way

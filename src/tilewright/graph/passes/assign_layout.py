@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
 from tilewright.graph.passes.choose_winograd import best_tile, winograd_channels
 from tilewright.graph.passes.densify_groups import widened
+from tilewright.graph.passes.hoist_strides import without_strides
 from tilewright.graph.passes.split_dilations import split_forms
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users, walk
@@ -143,13 +145,24 @@ class _LayoutCosts:
         if problem is not None:
             return self._few_bits_prices(node, problem, candidates, exact=exact)
         least_ns = 0.0 if exact or self.costs.has_times else self._least_ns(node)
-        asked = candidates[1:] if least_ns else candidates
-        prices = self.costs.prices(asked)
-        if least_ns and prices is not None:
-            prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
+        prices = self.costs.prices(candidates[1:])
+        first = Price(FIRST, least_ns, AT_LEAST) if least_ns else self._first(node, weights)
+        if prices is None or first is None:
+            return None
+        return first, self._fastest(made, weights, prices[0])
+
+    def _first(self, node: Node, weights: frozenset[int]) -> Price | None:
+        """The price of a kernel channels first, in the form that `hoist_strides` gives it."""
+        *before, node = without_strides(node) or (node,)
+        asked = [
+            *map(partial(self._candidate, FIRST), before),
+            self._candidate(FIRST, node, weights),
+        ]
+        prices = None if self.costs is None else self.costs.prices(asked)
         if prices is None:
             return None
-        return prices[0], self._fastest(made, weights, prices[1])
+        launch_ns = self.rates.launch_ns * (len(prices) - 1)
+        return replace(prices[-1], ns=launch_ns + sum(price.ns for price in prices))
 
     def _few_bits_prices(
         self, node: Node, problem: Problem, candidates: tuple[Candidate, Candidate], *, exact: bool

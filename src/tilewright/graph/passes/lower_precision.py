@@ -233,7 +233,7 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
         return None
     steps = Steps(node, scope)
     rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
-    attributes = {**dict(node.attributes), "rounded": True, "to": F32}
+    attributes = {**dict(node.attributes), "round_weights": True, "to": F32}
     steps.add("attention", *rounded, *others, **attributes)
     return steps.done()
 

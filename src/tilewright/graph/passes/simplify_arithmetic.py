@@ -29,6 +29,7 @@ from tilewright.graph.match import (
 from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE
 from tilewright.graph.ops import OPS
 from tilewright.graph.passes.canonicalize import MAX_PARTS
+from tilewright.graph.passes.fold_constants import FOLDED_BYTES
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE
 
@@ -73,7 +74,7 @@ def division(node: Node, scope: Scope) -> Replacement:
     if node.op != "div" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
         return None
     x, divisor = node.inputs[0], scope.constant(node.inputs[1])
-    if divisor is None or divisor.size > 1 << 20:
+    if divisor is None or divisor.nbytes > FOLDED_BYTES:
         return None
     inverse = _inverse(divisor)
     if inverse is None or not (_is_exact(divisor) or _may_round(node, scope)):
@@ -138,7 +139,7 @@ def difference(node: Node, scope: Scope) -> Replacement:
     if node.op != "sub" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
         return None
     term = scope.constant(node.inputs[1])
-    if term is None or term.size > 1 << 20:
+    if term is None or term.nbytes > FOLDED_BYTES:
         return None
     negative = scope.new_constant(-term, "term", node)
     return negative, remade(node, "add", node.inputs[0], negative.output)

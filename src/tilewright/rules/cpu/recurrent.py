@@ -267,10 +267,20 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
             "alternate": (0, 1) if found.weights is not None else (0,),
             **forms_candidates(forms, context),
             "chains": (0, 1) if found.are_chains else (0,),
-            "beside": (0, *doublings(found.lanes)[1:]) if found.along_steps else (0,),
+            "beside": (0, *doublings(_most_beside(found, machine))[1:])
+            if found.along_steps
+            else (0,),
         },
         legal,
     )
+
+
+def _most_beside(found: Recurrent, machine: Machine) -> int:
+    """The lines that interleaved chains read and write must stay in L1 even where all of them map
+    to one set, as rows of a power of two do."""
+    written = found.nest.block.writes[0].buffer
+    streams = 1 + sum(access.buffer is not written for access in found.nest.reads)
+    return max(2, min(found.lanes, machine.l1d.ways // streams))
 
 
 def _vectors(found: Recurrent) -> tuple[int, ...]:

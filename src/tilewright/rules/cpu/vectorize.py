@@ -50,7 +50,7 @@ def vectorize_stage(
     depth: int,
     context: RuleContext,
     accumulators: int,
-    lanes_along: str | None = None,
+    vector_axis: str | None = None,
 ) -> None:
     """Vectorize a block inside of `depth` loops that it shares with others."""
     nest = inner_nest(sch, reference, depth)
@@ -63,7 +63,7 @@ def vectorize_stage(
         attempt(sch, _vectorize_map, sch, nest, lanes, context.target.machine)
         return
     within, machine = _without_unit_rows(sch, nest), context.target.machine
-    args = (sch, reference, within, depth, lanes, accumulators, lanes_along, machine)
+    args = (sch, reference, within, depth, lanes, accumulators, vector_axis, machine)
     attempt(sch, _vectorize_reduction_stage, *args)
 
 
@@ -129,10 +129,10 @@ def _vectorize_reduction_stage(
     depth: int,
     lanes: int,
     accumulators: int,
-    lanes_along: str | None,
+    vector_axis: str | None,
     machine: Machine,
 ) -> None:
-    if (lanes_along or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
+    if (vector_axis or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
         _vectorize_reduction(sch, reference, nest, depth, lanes, accumulators, machine)
     else:
         _vectorize_spatial(sch, nest, spatial_axis(nest), lanes, accumulators)

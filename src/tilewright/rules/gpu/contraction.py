@@ -22,7 +22,7 @@ from math import prod
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import WARP, Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WARP, WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import (
     ceildiv,
@@ -85,7 +85,9 @@ class Problem:
     element_bytes: int
 
 
-MAX_UNROLLED = 512  # multiply-adds without a branch
+UNROLLED_OPERATIONS = 512  # multiply-adds without a branch
+MAX_DILATION_ELEMENTS = 4  # of windows whose overlap is seen
+BLOCK_ROWS = (1, 2, 4, 7, 8, 14)  # candidates for rows of a tile
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if _is_diagonal(found.a) or _is_diagonal(found.b):
         return None
     problem = problem_of(found)
-    if problem.m < 4 or problem.m * problem.y * problem.x < 128:
+    sm = multiprocessor_of(context.target)
+    results = problem.m * problem.y * problem.x
+    if problem.m < sm.access_words or results < sm.issuing_threads:
         return None
     return Found(reference, problem, nest.is_dynamic(nest.spatial))
 
@@ -192,7 +196,9 @@ def _window_of(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, 
         apart = found.stride(found.b, other)
         if not isinstance(apart, Const) or not apart.value:
             continue
-        for scale in (1, 2, 3, 4):  # the same dimension, at the kernel's dilation
+        for scale in range(
+            1, MAX_DILATION_ELEMENTS + 1
+        ):  # the same dimension, at the kernel's dilation
             if apart.value * scale == stride.value or apart.value == stride.value * scale:
                 far, near = int(stride.value), int(apart.value)
                 reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
@@ -213,9 +219,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     problem, sm = found.problem, multiprocessor_of(context.target)
     least, most = sm.warp // sm.warps_issued_per_cycle, sm.warp * sm.warps_issued_per_cycle
     wide = preferring(sm.access_words, doublings(2 * sm.access_words))
-    ys = [1] if problem.y == 1 else sorted({1, 2, 4, 7, 8, min(problem.y, 14)})
+    ys = [1] if problem.y == 1 else sorted({*BLOCK_ROWS[:-1], min(problem.y, BLOCK_ROWS[-1])})
     xs = [*preferring(sm.warp, doublings(most, least))]
-    if problem.x <= 64 and problem.x not in xs:
+    if problem.x <= 2 * sm.warp and problem.x not in xs:
         xs.append(problem.x)
 
     def legal(c: Columns) -> Column:
@@ -300,20 +306,23 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Neighbouring threads read a window's row at a stride of a thread's columns: bank conflicts.
     apart = c["thread_x"] * problem.stride_x if problem.halo_x > 1 else np.ones_like(threads)
     meet = np.gcd(apart, sm.shared_words_per_cycle)
-    words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * c["thread_x"] * meet
-    instructions = sums + c["thread_m"] / 4 + c["thread_y"] * c["thread_x"] / 2 + 1
+    words = np.ceil(c["thread_m"] / sm.access_words) + c["thread_y"] * c["thread_x"] * meet
+    instructions = sums + c["thread_m"] / sm.access_words + c["thread_y"] * c["thread_x"] / 2 + 1
     per_k = np.maximum(
         np.maximum(threads * sums / sm.fma_per_cycle, warps * words),
         warps * instructions / sm.warps_issued_per_cycle,
     )
-    alone = 4 * np.maximum(sums / 4, 4) + 8  # with one warp, the latency of operands is exposed
+    # With one warp, latency is exposed: each word of an access waits for a multiply-add.
+    latency = sm.fma_latency_cycles
+    alone = np.maximum(sums, sm.access_words * latency) + 2 * latency
     waves = ceildiv(blocks, sm.count * resident)
     moved = c["block_k"] * _tile_elements(problem, c) / sm.shared_words_per_cycle
-    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    results = problem.batch * problem.m * problem.y * problem.x
+    summed = 2 * WORD_BYTES * results / sm.memory_bytes_per_cycle  # of each part
     return Cost.of(
         arithmetic=waves * depth * np.maximum(per_k * resident, alone),
         fetch=waves * steps * (sm.global_latency_cycles + 2 * moved * resident),
-        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+        split=np.where(split > 1, sm.launch_cycles + split * summed, 0),
     )
 
 
@@ -371,7 +380,7 @@ def tiled(
     for store in followed:  # sums stay in registers if their places are known
         axes = len(block_of(sch.function, store.name).iters)
         attempt_all(sch, sch.get_loops(store)[-axes:], sch.unroll)
-    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MAX_UNROLLED:
+    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= UNROLLED_OPERATIONS:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)
 

@@ -17,15 +17,15 @@ is one group, channels and pixels that no tile divides are padded as they are co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import MAX_UNROLLED, pad_to_tiles
+from tilewright.rules.gpu.contraction import UNROLLED_OPERATIONS, pad_to_tiles
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
@@ -41,7 +41,7 @@ from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share_among_thr
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space, doublings
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const, FloorDiv
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -110,7 +110,7 @@ class Found:
     is_open: bool  # a spatial extent is dynamic
 
 
-CANDIDATES = {
+TILE_CHOICES = {
     "block_m": (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128),
     "block_k": (8, 4, 16, 32, 64, 12, 24, 48, 2, 1),
     "thread_m": (4, 8, 2, 1, 3),
@@ -132,7 +132,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if found is None or axes is None:
         return None
     problem = problem_of(found, axes, found.a.buffer.name in context.constants)
-    if problem is None or problem.m * problem.y * problem.x < 128:
+    least = multiprocessor_of(context.target).issuing_threads
+    if problem is None or problem.m * problem.y * problem.x < least:
         return None
     if problem.group_m < problem.m and problem.k == 1:
         return None  # depthwise
@@ -229,20 +230,24 @@ def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The candidate tile sizes."""
     problem, sm = found.problem, multiprocessor_of(context.target)
-    xs = _divisors(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
-    ms = _tiles_of(problem, problem.group_m, CANDIDATES["block_m"])
+    words = sm.access_words
+    xs = _divisors(problem.x, words, 2 * sm.warp)
+    xs = xs or [*preferring(sm.warp // 2, doublings(sm.warp, 2 * words))]
+    ms = _tiles_of(problem, problem.group_m, TILE_CHOICES["block_m"])
     ms = ms or _divisors(problem.group_m, 1, 2 * sm.warp)
-    ks = _tiles_of(problem, problem.k, CANDIDATES["block_k"])
+    ks = _tiles_of(problem, problem.k, TILE_CHOICES["block_k"])
     if problem.k <= 2 * sm.warp and problem.k not in ks:
         ks.append(problem.k)
     ys = _divisors(problem.y, 1, sm.warp)
-    if problem.is_padded and all(problem.y % rows for rows in CANDIDATES["thread_y"] if rows > 1):
-        ys += doublings(2 * sm.access_words)[1:]  # a thread has several rows
+    if problem.is_padded and all(problem.y % rows for rows in TILE_CHOICES["thread_y"] if rows > 1):
+        ys += doublings(2 * words)[1:]  # a thread has several rows
+    ks = _fitting(problem, ks, {"block_m": ms, "block_y": ys, "block_x": xs}, sm) or ks
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
         whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
-        few = c["thread_m"] * c["thread_y"] <= sm.registers // sm.block_threads * 3 // 8
+        # Beside them a thread has copies in flight.
+        few = c["thread_m"] * c["thread_y"] <= sm.accumulators - MAX_TURNS
         fits = _stored_bytes(problem, c) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads)
         wide = c["block_x"] < 2 * problem.x
@@ -260,7 +265,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "block_y": ys,
             "block_x": xs,
             "block_k": ks,
-            **{name: CANDIDATES[name] for name in ("thread_m", "thread_y", "slices", "split_k")},
+            **{name: TILE_CHOICES[name] for name in ("thread_m", "thread_y", "slices", "split_k")},
         },
         legal,
         stages=(
@@ -276,6 +281,18 @@ def _tiles_of(problem: Problem, size: int, candidates: Sequence[int]) -> list[in
     if problem.is_padded:
         return [tile for tile in candidates if tile < 2 * size]
     return [tile for tile in candidates if size % tile == 0]
+
+
+def _fitting(
+    problem: Problem, ks: list[int], tiles: Mapping[str, Sequence[int]], sm: Multiprocessor
+) -> list[int]:
+    """Input channels per step with which the smallest tiles fit shared memory: a search that
+    begins with others would find none."""
+    least = {name: min(sizes) for name, sizes in tiles.items()}
+    least |= {"thread_m": 1, "thread_y": 1, "slices": 1}
+    columns = {name: np.full(len(ks), size) for name, size in least.items()}
+    fits = _stored_bytes(problem, columns | {"block_k": np.array(ks)}) <= sm.static_shared_bytes
+    return [size for size, fit in zip(ks, fits, strict=True) if fit]
 
 
 def _divisors(size: int, least: int, most: int) -> list[int]:
@@ -305,7 +322,7 @@ def _image_elements(problem: Problem, c: Columns) -> Column:
 
 def _parts_bytes(c: Columns) -> Column:
     """Bytes of the sums that slices exchange."""
-    return np.where(c["slices"] > 1, 4 * _threads(c) * c["thread_m"] * c["thread_y"], 0)
+    return np.where(c["slices"] > 1, WORD_BYTES * _threads(c) * c["thread_m"] * c["thread_y"], 0)
 
 
 def _shared_bytes(problem: Problem, c: Columns) -> Column:
@@ -346,27 +363,32 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     meet = meet * np.gcd(problem.stride_x, sm.shared_words_per_cycle)
     loads = columns * (
         np.minimum(pixels, c["thread_y"] * problem.kernel_y) * meet
-        + problem.kernel_y * np.ceil(c["thread_m"] / 4)
+        + problem.kernel_y * np.ceil(c["thread_m"] / sm.access_words)
     )
     fmas = problem.positions * sums
     busy = np.maximum(
         warps * resident * (fmas + loads) / sm.warps_issued_per_cycle,
         warps * resident * loads,
     )
-    alone = 4.0 * fmas / np.minimum(sums, 4) + 30.0 * columns  # latency exposed to a single warp
+    # Latency exposed to a single warp: of sums that wait for themselves, and of operands.
+    latency = sm.fma_latency_cycles
+    alone = latency * fmas / np.minimum(sums, latency) + sm.shared_latency_cycles * columns
     fetched = c["block_k"] * _tile_elements(problem, c)
     moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
     # A thread has a few loads in flight; further ones wait for these.
     image = fetched - c["block_k"] * c["block_m"] * problem.positions
     turns = ceildiv(image, threads * MAX_TURNS) + ceildiv(fetched - image, threads * MAX_TURNS)
-    copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
-    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    copies = fetched / threads * warps * resident * sm.copy_instructions / sm.warps_issued_per_cycle
+    results = problem.batch * problem.m * problem.y * problem.x
+    summed = 2 * WORD_BYTES * results / sm.memory_bytes_per_cycle  # of each part
+    start = warps * resident * sm.start_instructions / sm.warps_issued_per_cycle
+    exchange = 2 * (sm.step_cycles + warps * sums * resident)  # sums are stored, and loaded
     return Cost.of(
         arithmetic=waves * own * np.maximum(busy, alone),
         fetch=waves * steps * (turns * sm.global_latency_cycles + np.maximum(moved, copies)),
-        start=waves * warps * resident * 400.0 / sm.warps_issued_per_cycle,  # address computation
-        gather=np.where(c["slices"] > 1, waves * (300.0 + 2.0 * warps * sums * resident), 0),
-        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+        start=waves * start,
+        gather=np.where(c["slices"] > 1, waves * exchange, 0),
+        split=np.where(split > 1, sm.launch_cycles + split * summed, 0),
     )
 
 
@@ -534,7 +556,7 @@ def _inner(
     for loop in reversed([ci, *taps]):
         extent = extent_of(sch, loop)
         unrolled *= extent
-        if 2 * unrolled > MAX_UNROLLED and loop is not (taps[-1] if taps else None):
+        if 2 * unrolled > UNROLLED_OPERATIONS and loop is not (taps[-1] if taps else None):
             break
         sch.attempt(sch.unroll, loop)
     return start

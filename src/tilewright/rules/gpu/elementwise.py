@@ -12,6 +12,7 @@ from tilewright.base.dtype import INDEX
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import (
     LINE_BYTES,
+    MAX_THREADS,
     USUAL_THREADS,
     WARP,
     Multiprocessor,
@@ -28,7 +29,7 @@ from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-THREADS = doublings(4 * USUAL_THREADS, WARP)  # candidates for threads per block
+THREADS = doublings(MAX_THREADS, WARP)  # candidates for threads per block
 
 
 @dataclass(frozen=True)

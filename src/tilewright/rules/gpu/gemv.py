@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import depth_of, extent_of, try_extent
 from tilewright.rules.gpu.reduction import fuse_epilogue
@@ -36,7 +36,7 @@ from tilewright.rules.match.nest import (
     total,
 )
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
@@ -139,26 +139,32 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The candidate distributions: those without a tail of results."""
     sm = multiprocessor_of(context.target)
-    parts = [64, 8, 16, 32, 128]  # besides divisors of the length
+    words, least = sm.access_words, 2 * sm.access_words
+    # Besides divisors of the length.
+    parts = [*preferring(2 * sm.warp, doublings(sm.issuing_threads, least))]
     most = sm.block_threads // 2
     shared = sm.registers // sm.block_threads // 2  # registers for the loads in flight
-    alone = sm.registers // sm.block_threads - 24
-    parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
+    alone = sm.registers // sm.block_threads - sm.address_registers
+    parts += [n for n in range(least + 1, most + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
-    fitting = [n for n in (1, 2, 4) if n * found.element_bytes <= sm.access_bytes]
+    fitting = [n for n in doublings(words) if n * found.element_bytes <= sm.access_bytes]
     whole = [n for n in fitting if found.last % n == 0]
+
+    unrolled = (words, MAX_TURNS, *range(words + 1, MAX_TURNS))
 
     def legal(c: Columns) -> Column:
         threads = c["lanes"] * c["parts"]
         wide = c["lanes"] * c["vector"]
         fits = (threads >= 2 * sm.warp) & (threads <= sm.block_threads)
         each = -(-found.length // c["parts"])
-        fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
-        fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
+        fits &= (c["parts"] <= max(found.length // 2, least)) & (
+            -(-found.length // each) == c["parts"]
+        )
+        fits &= threads * c["vector"] * WORD_BYTES <= sm.static_shared_bytes
         # A block alone on its multiprocessor has all its registers.
         is_alone = found.results <= wide * sm.count
         fits &= c["unroll"] * c["vector"] <= np.where(is_alone, alone, shared)
-        fits &= is_alone | (c["unroll"] < alone // sm.access_words)
+        fits &= is_alone | (c["unroll"] < alone // words)
         result: Column = fits & (found.last % wide == 0)
         return result
 
@@ -168,7 +174,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "lanes": lanes,
             "vector": whole,
             "parts": parts,
-            "unroll": (8, 4, 16, *[n for n in range(5, 16) if n != 8], alone // sm.access_words),
+            "unroll": (*preferring(least, unrolled), alone // words),
         },
         legal,
     )
@@ -181,7 +187,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     warps = -(-threads // sm.warp)
     blocks = -(-found.last // wide) * (found.results // found.last)
     busy = np.minimum(blocks, sm.count)
-    registers = 24 + 1.3 * c["unroll"] * (c["vector"] + 1)
+    registers = sm.address_registers + sm.load_registers * c["unroll"] * (c["vector"] + 1)
     ready = np.minimum(sm.threads, sm.registers / registers) // (warps * sm.warp)
     resident = np.clip(ready, 1, -(-blocks // sm.count))
     waves = -(-blocks // (sm.count * resident))
@@ -190,20 +196,26 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         run = wide * found.element_bytes
         fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
         # Memory is read two sectors at a time.
-        fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)
+        fetched = fetched * np.where(run < 2 * sm.sector_bytes, sm.lone_sector_ratio, 1.0)
         moved = moved * fetched / run
     turns = -(-found.length // c["parts"])
     # Loads that leave others over have no registers, and come one by one.
     is_whole = (turns <= c["unroll"]) | (turns % c["unroll"] == 0)
     rounds = np.where(is_whole, -(-turns // c["unroll"]), turns)
     balance = np.ceil(blocks / sm.count) * busy / blocks
-    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / 3)
-    issued = waves * resident * warps * turns * (4 + 2 * c["vector"]) / sm.warps_issued_per_cycle
-    tail = np.where(found.length % c["parts"] > 0, 1.05, 1.0)
+    rate = np.minimum(
+        sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / sm.l2_to_memory_ratio
+    )
+    # Loops are unrolled twice at least; an element is converted and multiplied.
+    each = sm.access_instructions + sm.turn_instructions // 2 + 2 * c["vector"]
+    issued = waves * resident * warps * turns * each / sm.warps_issued_per_cycle
+    exchange = 2 * (sm.shared_latency_cycles + sm.barrier_cycles)  # of the parts
+    loop = sm.access_instructions + sm.turn_instructions
+    tail = np.where(found.length % c["parts"] > 0, sm.mask_ratio, 1.0)
     return Cost.of(
         memory=np.maximum(moved * balance / rate, issued) * tail,
         latency=waves * sm.global_latency_cycles * rounds,
-        gather=waves * (100.0 + 6.0 * c["parts"]),
+        gather=waves * (exchange + loop * c["parts"]),
     )
 
 

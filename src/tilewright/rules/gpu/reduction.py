@@ -137,7 +137,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm, cores = multiprocessor_of(context.target), context.target.cores
     alone = c["per_result"] == 1
     hidden = alone & (found.results >= cores * USUAL_THREADS)
-    meeting = 10.0 * sm.warps_issued_per_cycle + 4.0 * np.log2(c["per_result"])
+    meeting = 2 * sm.barrier_cycles + sm.fma_latency_cycles * np.log2(c["per_result"])
     idle = np.maximum(0.0, cores * c["threads"] - found.results) / cores
     moved = 1.0 * found.results * found.length * found.element_bytes
     blocks = found.results * c["parts"] / _results(c)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from tilewright import sym
+from tilewright.base.multiprocessor import WORD_BYTES
 from tilewright.rules.match.nest import Access, Nest, block_of, can_fuse, total
 from tilewright.rules.match.rows import Stages
 from tilewright.sym import ONE, ZERO, Const, Expr
@@ -33,7 +34,7 @@ def live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
     live = [0] * len(names)
     for buffer, begin in begins.items():
         for at in range(begin, names.index(readers_of(found, buffer)[-1])):
-            live[at] += length * max(buffer.dtype.size_bytes, 4)
+            live[at] += length * max(buffer.dtype.size_bytes, WORD_BYTES)
     return max(live)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.intrin import ampere
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import splits
@@ -47,6 +47,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 FEATURE = "cp.async"
 BLOCKS = ("block_m", "block_n")
+STAGES = (4, 3, 2)  # candidates for tiles of each operand in shared memory
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Plan:
     thread_m: int
     thread_n: int
     stages: int  # pipeline stages: tiles of each operand in shared memory
-    split_k: int = 1
-    run_k: int = 4  # steps of k per iteration of the unrolled loop
+    split_k: int
+    run_k: int  # steps of k per iteration of the unrolled loop
 
     @property
     def threads(self) -> int:
@@ -142,9 +143,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "block_k": preferring(2 * words, doublings(sm.warp, words)),
             "thread_m": (2 * words, words),
             "thread_n": (2 * words, words),
-            "stages": (4, 3, 2),
+            "stages": STAGES,
             "split_k": splits(sm),
-            "run_k": (4 * words, 2 * words, words),
+            "run_k": doublings(sm.warp // 2, words)[::-1],
         },
         legal,
     )
@@ -162,7 +163,9 @@ def _threads(c: Columns) -> Column:
 
 def _shared_bytes(c: Columns, words: int) -> Column:
     """Shared memory of f32 tiles, rows of k padded by an access."""
-    sides = [stored_bytes(4 * c["stages"] * c["block_k"] * (c[side] + words)) for side in BLOCKS]
+    sides = [
+        stored_bytes(WORD_BYTES * c["stages"] * c["block_k"] * (c[side] + words)) for side in BLOCKS
+    ]
     found: Column = sides[0] + sides[1]
     return found
 
@@ -175,7 +178,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
     sums = c["thread_m"] * c["thread_n"]
-    registers = sums + 3 * (c["thread_m"] + c["thread_n"]) + sm.warp // 2
+    # Operands of two steps of k, and copies in flight.
+    registers = sums + (2 + 1) * (c["thread_m"] + c["thread_n"]) + sm.warp // 2
     resident = np.minimum(
         sm.shared_bytes // _shared_bytes(c, words), sm.registers // (threads * registers)
     )
@@ -186,14 +190,14 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
     warps = resident * threads / sm.warp
     multiplied = np.ceil(warps / sm.warps_issued_per_cycle) * c["block_k"] * sums
-    copied = resident * 4 * moved / sm.copied_bytes_per_cycle
+    copied = resident * WORD_BYTES * moved / sm.copied_bytes_per_cycle
     # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
     read = warps * words * c["block_k"] * loads
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
     busy = np.maximum(np.maximum(multiplied + copied + sm.step_cycles, read), waiting)
     through_tiles = waves * steps * busy
-    operands = 4.0 * found.batch * (found.m + found.n) * found.k
-    parts = 8.0 * found.batch * found.m * found.n * split
+    operands = 1.0 * WORD_BYTES * found.batch * (found.m + found.n) * found.k
+    parts = 2.0 * WORD_BYTES * found.batch * found.m * found.n * split  # written, and read again
     return Cost.of(
         arithmetic=np.maximum(through_tiles, operands / sm.memory_bytes_per_cycle),
         start=waves * sm.global_latency_cycles,
@@ -251,7 +255,7 @@ def _tiled(
     for copy, load, thread in ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n)):
         sch.compute_at(copy, ko)
         along_k = uses_var(load.index[-1], {nest.var(k)})
-        lanes = 1 if along_k else copy_lanes(sch, copy, 4 * words)
+        lanes = 1 if along_k else copy_lanes(sch, copy, sm.access_bytes)
         _lay_out(sch, copy, thread, words, along_k=along_k)
         _copy(sch, copy, ko, plan.threads, lanes)
     start = sch.decompose_reduction(reference, ko)
@@ -280,7 +284,7 @@ def _lay_out(sch: Schedule, copy: BlockRef, thread: int, words: int, *, along_k:
     order = f"{along}, {side} // {words} % {thread // words}, {side} // {thread}, {side} % {words}"
     order = ", ".join((*outer, order))
     sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, first, last))}) -> ({order})")
-    sch.storage_align(copy, 0, -4, 2 * words, words)
+    sch.storage_align(copy, 0, axis=-4, factor=2 * words, offset=words)
 
 
 def _store(sch: Schedule, store: BlockRef, words: int) -> None:

@@ -48,7 +48,7 @@ def test_attention_reads_what_is_rounded_before_it_is_cut():
     after = lower_precision(before, TILES)
     verify(after)
     (made,) = [node for node in after.main.nodes if node.op == "attention"]
-    assert made["rounded"]
+    assert made["round_weights"]
     assert [str(value.tensor.dtype) for value in made.inputs] == ["bf16"] * 3
     casts = [node for node in after.main.nodes if node.op == "cast"]
     assert {node.inputs[0].name for node in casts} == {"x"}
