@@ -113,7 +113,7 @@ FORMS = {
                      "pads": (3, 3, 3, 3)}, ["pad", "reshape", "conv"]),
     "few channels, taps apart in height": ((18, 34, 4), 16, {"kernel": (3, 5), "strides": (1, 2),
                      "dilations": (2, 1), "pads": (2, 0, 1, 1)}, ["pad", "reshape", "conv"]),
-    "short lines": ((7, 7, 32), 32, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
+    "short lines": ((7, 7, 128), 128, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
                     "pads": (1, 1, 1, 1)}, ["pad", "patches", "reshape", "conv", "reshape"]),
     "short lines, taps apart": ((11, 11, 64), 64, {"kernel": (2, 3), "strides": (1, 2),
                     "dilations": (2, 1), "pads": (2, 0, 0, 0)},
@@ -145,16 +145,16 @@ def test_where_tiles_read_images_convolutions_take_a_form_for_them(form, images,
 @pytest.mark.parametrize("images", [const(2), size("n")], ids=str)
 def test_bytes_of_short_lines_are_unfolded_along_them_alone(images, rng):
     b = Builder()
-    x = b.param("x", TensorType(dtype("u8"), (images, const(7), const(7), const(64))))
-    w = rng.integers(-128, 127, (32, 64, 3, 3)).astype(np.int8)
-    bias = b.constant(rng.integers(-99, 99, 32).astype(np.int32), "bias")
+    x = b.param("x", TensorType(dtype("u8"), (images, const(7), const(7), const(128))))
+    w = rng.integers(-128, 127, (256, 128, 3, 3)).astype(np.int8)
+    bias = b.constant(rng.integers(-99, 99, 256).astype(np.int32), "bias")
     y = b.add("conv_integer", x, b.constant(w, "w"), None, None, bias, layout="channels_last",
               groups=1, strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1))  # fmt: skip
     before = b.module(y)
     after = im2col_convolutions(before, on("sapphirerapids"))
     verify(after)
     assert {"patches", "conv_integer"} <= {node.op for node in after.main.nodes}
-    values = rng.integers(0, 255, (2, 7, 7, 64)).astype(np.uint8)
+    values = rng.integers(0, 255, (2, 7, 7, 128)).astype(np.uint8)
     np.testing.assert_array_equal(*[interpret(m, values)[0] for m in (before, after)])
 
 
