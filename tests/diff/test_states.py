@@ -164,6 +164,43 @@ def test_a_saved_model_begins_as_it_did(tmp_path):
     assert "extern const void *const mean_constants[];" in text
 
 
+def test_a_model_is_saved_with_its_current_states(tmp_path):
+    program, given = graph.parse(PROGRAM), inputs(6)
+    want = interpreted(program, given)
+    model = tw.compile(program, threads=1)
+    check(model, want[:2], given[:2])
+    loaded = tw.load(model.save(tmp_path / "mean.so", states="current"))
+    check(loaded, want[2:4], given[2:4])
+    again = tw.load(loaded.save(tmp_path / "later.so", states="current"))
+    first = tw.load(loaded.save(tmp_path / "same.so"))  # a copy begins as what it is a copy of
+    check(again, want[4:], given[4:])
+    check(first, want[2:], given[2:])
+    again.reset()
+    check(again, want[4:], given[4:])
+    check(tw.load(model.save(tmp_path / "first.so")), want, given)
+
+
+def test_states_that_begin_alike_are_saved_apart(tmp_path):
+    text = (
+        "module stage imported states (@zero, @zero) {"
+        " graph @main(%x: f32[2], %a: f32[2], %b: f32[2]) {"
+        "  %zero = constant() {data = @zero} %y = add(%x, %zero)"
+        "  %s = add(%a, %y) %t = sub(%b, %y) return %y, %s, %t } }"
+    )
+    program = graph.parse(text, {"zero": np.zeros(2, np.float32)})
+    model = tw.compile(program, threads=1)
+    model(np.ones(2, np.float32))
+    loaded = tw.load(model.save(tmp_path / "two.so", states="current"))
+    assert [each.tolist() for each in loaded.states.values()] == [[1.0, 1.0], [-1.0, -1.0]]
+    assert np.asarray(loaded(np.ones(2, np.float32))[0]).tolist() == [1.0, 1.0]
+
+
+def test_only_states_that_exist_are_saved(tmp_path):
+    model = tw.compile(graph.parse(PROGRAM), threads=1)
+    with pytest.raises(tw.TilewrightError, match="TW4056"):
+        model.save(tmp_path / "mean.so", states="last")
+
+
 def test_states_beside_what_the_interpreter_runs():
     program = graph.parse(
         "module stage imported states (f32[1](0.0)) {"

@@ -588,7 +588,9 @@ assert [state[0] for state in net.states.values()] == [20, 30]
 other = net.fork()
 net.reset()
 assert np.asarray(net(given[0])[0]).tolist() == [1, 2, 3, 4]
+later = tw.load(other.save({later!r}, states="current"))
 assert np.asarray(other(given[0])[0])[0] == 20
+assert np.asarray(later(given[0])[0])[0] == 20
 """
 
 
@@ -597,13 +599,14 @@ def test_a_saved_model_with_states_begins_as_it_did(driver, tmp_path):
     saved = tw.compile(graph.parse(STATEFUL), target="cuda").save(tmp_path / "net.so")
     log = tmp_path / "log.txt"
     environment = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)}
+    script = REMEMBERED.format(path=str(saved), later=str(tmp_path / "later.so"))
     done = subprocess.run(
-        [sys.executable, "-c", REMEMBERED.format(path=str(saved))],
+        [sys.executable, "-c", script],
         capture_output=True, text=True, check=False, env=os.environ | environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = log.read_text().splitlines()
-    assert told.count("out 16 1") == 5 * 3  # the result and both states
+    assert told.count("out 16 1") == 6 * 3  # the result and both states
     text = (tmp_path / "net.h").read_text()
     assert "a: f32[4] (state: read, then changed)" in text
     assert "extern const void *const net_constants[];" in text

@@ -144,6 +144,16 @@ def test_states_are_arrays_of_the_gpu():
     assert {each.stream for each in model.states.values()} == {5}
 
 
+def test_a_model_is_saved_with_its_current_states(tmp_path):
+    model = compiled(MEAN)
+    given = inputs(MEAN, 2)
+    check(model, MEAN, given)
+    states = [np.array(state) for state in kept(model).values()]
+    saved = tw.load(model.save(tmp_path / "mean.so", states="current"))
+    for got, want in zip(saved.states.values(), states, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_a_fork_begins_with_the_states_that_there_are():
     model, given = compiled(MEAN), inputs(MEAN, 4)
     check(model, MEAN, given[:2])

@@ -27,7 +27,8 @@ KNOWN = MODULES.keys() | COMPILED
 BY_NAME = {
     "tilewright": "public names are loaded when first used: a deployed model loads no compiler",
     "tilewright.tune": "public names are loaded when first used: workers of fleets start soon",
-    "tilewright.cli.bench": "onnxruntime, a peer to measure against if it is there",
+    "tilewright.cli.peers": "onnxruntime and OpenVINO, to measure against if they are there",
+    "tilewright.graph": "graph.to_onnx, a public name: the front end that has it lies above",
     "tilewright.cli.ort": "its purpose: a program's own import of onnxruntime is answered by us",
     "tilewright.ort.installed": "onnxruntime's modules in Python, of whichever is installed",
 }

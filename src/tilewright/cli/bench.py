@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import (
     Dims,
@@ -26,10 +24,9 @@ from tilewright.cli.common import (
     Threads,
     Without,
 )
+from tilewright.cli.peers import PEERS, peer_run
 from tilewright.runtime.module import Module as Compiled
 from tilewright.runtime.profiler import Record, profile
-
-PEERS = ("onnxruntime",)
 
 
 @common.command
@@ -43,7 +40,10 @@ def bench(
     precision: Precision = "f32",
     without: Without = None,
     seconds: Annotated[float, typer.Option(min=0, help="Measuring time.")] = 2.0,
-    peer: Annotated[str, typer.Option(help="Also measure: onnxruntime")] = "",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="Also measure: onnxruntime, openvino (.onnx), torch, inductor (.pt2)"),
+    ] = None,
     kernels: Annotated[int, typer.Option(min=0, help="Number of kernels to list.")] = 12,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace of passes and a run to this file.")
@@ -51,15 +51,14 @@ def bench(
     json: Json = False,
 ) -> None:
     """Benchmark a model: median, 90th percentile, time of each kernel."""
-    if peer and peer not in PEERS:
+    if any(each not in PEERS for each in peer or ()):
         raise typer.BadParameter(f"known: {', '.join(PEERS)}", param_hint="--peer")
     common.check_folder(trace)
     module = common.read_module(model, target, threads, precision, without)
     arrays = common.make_inputs(module.inputs, inputs, dim, seed)
     runs: dict[str, Callable[[], Any]] = {"tilewright": lambda: module(*arrays)}
-    if peer:
-        names = [spec.name for spec in module.inputs]
-        runs[peer] = onnxruntime_run(str(model), dict(zip(names, arrays, strict=True)), threads)
+    for each in peer or ():
+        runs[each] = peer_run(each, str(model), module, arrays, threads)
     times = measure(runs, seconds)
     record = module.profile(*arrays)
     if trace is not None:
@@ -119,23 +118,6 @@ def summary(values: list[float]) -> dict[str, float]:
         "p90_ms": float(np.percentile(values, 90)),
         "min_ms": min(values),
     }
-
-
-def onnxruntime_run(path: str, feed: dict[str, Any], threads: int) -> Callable[[], Any]:
-    """A function that runs the same model in ONNX Runtime."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise UserError(
-            "TW6034",
-            "onnxruntime is not installed",
-            help="pip install onnxruntime, or omit --peer",
-        )
-    if not path.endswith(".onnx"):
-        raise UserError("TW6034", f"onnxruntime cannot run {path}", help="give the .onnx file")
-    ort: Any = importlib.import_module("onnxruntime")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, feed)
 
 
 def _show(report: dict[str, Any], limit: int) -> None:

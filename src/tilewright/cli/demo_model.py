@@ -22,8 +22,9 @@ from rich.table import Table
 
 from tilewright.base.errors import UserError
 from tilewright.cli import common
-from tilewright.cli.bench import measure, onnxruntime_run, summary
+from tilewright.cli.bench import measure, summary
 from tilewright.cli.demo_text import as_blocks, as_input, drawn, read
+from tilewright.cli.peers import onnxruntime_run
 from tilewright.codegen.cache import cache_folder, write_atomically
 
 # The text recognizer of PP-OCRv4 by PaddlePaddle, with 6,623 characters.

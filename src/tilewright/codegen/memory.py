@@ -3,7 +3,8 @@
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
 wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes within one aligned
 part of a buffer one load of it and a shuffle; the rest are gathers and scatters. Stores to a few
-runs are one shuffle and store each. A mask keeps lanes from touching memory.
+runs are one shuffle and store each. A mask keeps lanes from touching memory; one that is known
+leaves their elements out of the runs.
 """
 
 from __future__ import annotations
@@ -64,6 +65,21 @@ class Place:
         """Whether lanes are loaded as a few contiguous runs."""
         runs = self.runs
         return len(runs) <= MAX_RUNS and any(stop - start > 1 for _, start, stop in runs)
+
+    def of_lanes(self, active: tuple[bool, ...]) -> Place:
+        """The same place for active lanes; each other one goes where the active one before it does,
+        or the first."""
+        near, nearest = active.index(True), []
+        for lane, is_active in enumerate(active):
+            near = lane if is_active else near
+            nearest.append(near)
+        rows = tuple([self.rows[lane] for lane in nearest]) if self.rows else ()
+        return replace(self, offsets=tuple([self.offsets[lane] for lane in nearest]), rows=rows)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether nothing is known of where lanes are."""
+        return self.stride is None and not self.offsets
 
     @property
     def is_injective(self) -> bool:
@@ -267,6 +283,12 @@ class Accesses:
         """Whether there are gather instructions; without, every masked lane is a branch."""
         return self.machine.has_gather and element.bits >= 32
 
+    def load_lanes(self, place: Place, indices: Iterable[Value]) -> Value:
+        """An element per index, relative to the origin of a place."""
+        pointers = [self._pointers(place, at) for at in indices]
+        loaded = self._load_each(pointers, place, vector(memory_type(place.element), len(pointers)))
+        return self.to_register(loaded, place.element)
+
     def _load_each(self, pointers: Iterable[Value], place: Place, type_: str) -> Value:
         """Load lane by lane, without gather instructions."""
         element, loaded = memory_type(place.element), Value(type_, "poison")
@@ -282,7 +304,7 @@ class Accesses:
         if place.origin is None:
             return self.b.offset(element, start, indices)
         start = self.b.pure("ptr", f"getelementptr {element}, {start}, {place.origin}")
-        type_ = vector("ptr", indices.lanes)
+        type_ = vector("ptr", indices.lanes) if indices.lanes > 1 else "ptr"
         return self.b.pure(type_, f"getelementptr {element}, {start}, {indices}")
 
     # ------------------------------------------------------------------ stores

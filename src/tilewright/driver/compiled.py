@@ -7,12 +7,13 @@ module.save("model.h")    the C header of either
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,12 +105,15 @@ class CompiledModule(Module):
 
     def save(self, path: str | Path, name: str = "") -> Path:
         """Write .so, .o or .h; `name` is the C function's, by default the file's."""
+        module = self.inside.program.module
+        return self.save_beginning(path, name, [module.constants[each] for each in module.states])
+
+    def save_beginning(self, path: str | Path, name: str, states: Sequence[Any]) -> Path:
         path = Path(path)
         check_path(path, SUFFIXES)
         check_alone(self.inside.program.kernels.values())
-        export = _Export(
-            self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
-        )
+        inside = replace(self.inside, program=with_begins(self.inside.program, states))
+        export = _Export(inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads)
         foreign = self.inside.interpreted
         handles = foreign.handles() if foreign is not None and foreign.calls_back else None
         text = header(
@@ -152,6 +156,20 @@ class CrossModule(CompiledModule):
     @property
     def arena_bytes(self) -> int:
         return 0
+
+
+def with_begins(program: Program, states: Sequence[Any]) -> Program:
+    """A compiled model with other initial states, each a constant that nothing else reads: as the
+    last ones, so that native code finds the others where it expects them."""
+    module = program.module
+    if not states:
+        return program
+    used = {node["data"] for node in walk(module.main) if node.op == "constant"}
+    count = max((at + 1 for at, name in enumerate(module.constants) if name in used), default=0)
+    constants = dict(itertools.islice(module.constants.items(), count))
+    begins = {f"state#{at}": state for at, state in enumerate(states)}
+    module = replace(module, constants={**constants, **begins}, states=tuple(begins))
+    return replace(program, module=module)
 
 
 class _Export:
@@ -239,6 +257,8 @@ class _Export:
         plan, foreign = self.inside.plan, self.inside.interpreted
         params = self.signature.params
         count = len(self.inputs)
+        places = list(places_of(self.weights))  # in bytes from the first
+        begins = list(state_constants(self.inside.program.module))
         return {
             "version": VERSION,
             "target": str(self.inside.target),
@@ -254,7 +274,8 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
-                "states": list(state_constants(self.inside.program.module)),
+                "states": begins,
+                "state_places": [places[at] for at in begins],
                 **({} if foreign is None else {"foreign": foreign.told()}),
                 **({"accelerator": foreign_name(self.name)} if self.inside.streams else {}),
             },

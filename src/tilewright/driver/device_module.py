@@ -29,6 +29,7 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
+from tilewright.driver.compiled import with_begins
 from tilewright.driver.device_control import (
     check_capture,
     decides_beforehand,
@@ -254,6 +255,15 @@ class DeviceModule(runtime.Module):
 
         A model with dynamic sizes is saved for given values: `sizes={"batch": [1, 8, 32]}`.
         """
+        return self.save_beginning(path, name, (), sizes)
+
+    def save_beginning(
+        self,
+        path: str | Path,
+        name: str,
+        states: Sequence[Any],
+        sizes: Mapping[str, Sequence[int]] | None = None,
+    ) -> Path:
         sets = device_save.size_sets(self.program, sizes or {})
 
         def launched(
@@ -269,7 +279,8 @@ class DeviceModule(runtime.Module):
         host = HostKernels(self.program)
         tables = device_save.tables_of(self.program, self.codes, launched, sets, host.addresses)
         ports = (self.inputs, self.outputs)
-        return device_save.save(Path(path), name, self.program, tables, self.target, ports)
+        program = with_begins(self.program, states)
+        return device_save.save(Path(path), name, program, tables, self.target, ports)
 
     # ------------------------------------------------------------------ arguments
 

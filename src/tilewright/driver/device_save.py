@@ -359,7 +359,8 @@ def save(
     if path.suffix != ".h":
         main = f"{name}_main"
         weights = [np.asarray(w) for w in program.module.constants.values()]
-        count = len(inputs)
+        count, places = len(inputs), list(places_of(weights))
+        begins = list(state_constants(program.module))
         manifest = {
             "version": VERSION,
             "target": str(target),
@@ -376,15 +377,15 @@ def save(
                 "kernels": [dict(one) for one in kernel_calls(program)],
                 "arena_bytes": tables.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in weights),
-                "states": list(state_constants(program.module)),
+                "states": begins,
+                "state_places": [places[at] for at in begins],
             },
         }
         images = (
-            entry_object(signature, count, main, places_of(weights), json.dumps(manifest), host),
+            entry_object(signature, count, main, places, json.dumps(manifest), host),
             device_object(name, main, tables, host),
         )
-        begins = (constants_name(name),) if program.module.states else ()
-        exported = (name, on_stream_name(name), *begins)
+        exported = (name, on_stream_name(name), *([constants_name(name)] if begins else []))
         _write(path, name, [*weights, *tables.numbers], images, host, exported)
     write_text(
         path.with_suffix(".h"), header((signature,), target, begins=state_constants(program.module))

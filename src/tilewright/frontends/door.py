@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from os import PathLike
+from os.path import splitext
 from typing import Any
 
 from tilewright.base.errors import UserError
@@ -14,6 +15,22 @@ from tilewright.runtime.module import Module
 
 GRAPH, ONNX, TORCH = "graph", "onnx", "torch"
 _SUFFIXES = {".pt2": TORCH}
+# Formats of others: what they are, and how their models get here.
+_PICKLED = (
+    "PyTorch's weights or TorchScript",
+    "compile the model itself, or write it with torch.export.save(program, 'model.pt2')",
+)
+_KERAS = "a Keras model", "export it: model.export('model.onnx', format='onnx')"
+_WEIGHTS = "weights without a model", "compile the model that loads them"
+_FOREIGN = {
+    ".tflite": (
+        "a TensorFlow Lite model",
+        "convert it: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
+    ),
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), _KERAS),
+    **dict.fromkeys((".pt", ".pth"), _PICKLED),
+    **dict.fromkeys((".safetensors", ".gguf"), _WEIGHTS),
+}
 _EXTRAS = {TORCH: ("PyTorch", "torch")}  # framework's name, and the extra that installs it
 
 
@@ -31,6 +48,7 @@ def kind_of(model: Any) -> str:
     if isinstance(model, ir.Module):
         return GRAPH
     if isinstance(model, (str, PathLike)):
+        check_format(model)
         return next((k for suffix, k in _SUFFIXES.items() if str(model).endswith(suffix)), ONNX)
     roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     return TORCH if "torch" in roots else ONNX
@@ -65,6 +83,17 @@ def open_model(
     from tilewright.frontends.onnx import import_model  # onnx is slow to import
 
     return Opened(import_model(model), dynamic)
+
+
+def check_format(path: str | PathLike[str]) -> None:
+    """Check that a file is not of a known format that no importer reads."""
+    what = _FOREIGN.get(splitext(path)[1].lower())
+    if what is not None:
+        raise UserError(
+            "TW1128",
+            f"{path} is {what[0]}; ONNX (.onnx, .ort) and PyTorch (.pt2) models are read",
+            help=what[1],
+        )
 
 
 def check_installed(kind: str, model: Any) -> None:

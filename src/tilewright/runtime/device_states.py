@@ -21,6 +21,7 @@ class Gpu(Protocol):
 
     def allocate(self, size_bytes: int, stream: int) -> Any: ...
     def copy_in(self, address: int, source: State, stream: int) -> None: ...
+    def copy_out(self, target: State, address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
 
 
@@ -45,3 +46,11 @@ class DeviceStates:
 
     def set(self, state: cuda.DeviceArray, begin: State) -> None:
         self.gpu.copy_in(state.address, np.ascontiguousarray(begin), state.stream)
+
+    def on_host(self, state: Any) -> State:
+        """A copy of a state, wherever the caller keeps it."""
+        if not isinstance(state, cuda.DeviceArray):
+            return np.array(state, order="C")
+        made: State = np.empty(state.shape, state.dtype.numpy)
+        self.gpu.copy_out(made, state.address, state.stream)
+        return made

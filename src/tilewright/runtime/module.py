@@ -173,6 +173,10 @@ class Module:
             help="copy the file under another name, or compile the model again and save that",
         )
 
+    def save_beginning(self, path: str | Path, name: str, states: Sequence[Any]) -> Path:
+        """Write the model with other initial values of its last inputs, which are states."""
+        return Module.save(self, path, name)
+
     def _repr_html_(self) -> str:
         """Inputs and outputs, for notebooks."""
         ports = [("input", spec) for spec in self.inputs]

@@ -28,6 +28,7 @@ from tilewright.runtime.device import CPU, device
 from tilewright.runtime.device_states import DeviceStates
 from tilewright.runtime.library import Library, LoadedFunction, load_library
 from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.seal import overwrite_weights
 from tilewright.runtime.signature import Param, Signature
 from tilewright.runtime.stateful import StatefulModule
 
@@ -86,6 +87,10 @@ class LoadedModule(Module):
 
     def save(self, path: str | Path, name: str = "") -> Path:
         """Copy the library."""
+        return self.save_beginning(path, name, ())
+
+    def save_beginning(self, path: str | Path, name: str, states: Sequence[Any]) -> Path:
+        """Copy the library, with other initial states if any are given."""
         path = Path(path)
         if path.suffix != self.library.path.suffix or (name and name != self.name):
             return super().save(path)
@@ -96,9 +101,19 @@ class LoadedModule(Module):
                 help="make the folder first",
             )
         with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as folder:
-            shutil.copyfile(self.library.path, Path(folder) / path.name)
-            os.replace(Path(folder) / path.name, path)
+            copy = Path(folder) / path.name
+            shutil.copyfile(self.library.path, copy)
+            if states and not overwrite_weights(
+                copy, dict(zip(self._places(), states, strict=True))
+            ):
+                return super().save(path)
+            os.replace(copy, path)
         return path
+
+    def _places(self) -> Sequence[int]:
+        """Where the library's weights have the initial states, in bytes."""
+        places: Sequence[int] = self._description.get("state_places", ())
+        return places
 
 
 def _check_machine(path: Path, features: Sequence[str]) -> None:

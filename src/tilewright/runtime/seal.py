@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tilewright.base.errors import UserError
 
@@ -56,6 +57,19 @@ def check_whole(path: Path) -> None:
         file.seek(0)
         if file.read(len(_ELF)) == _ELF and not _fits(file, size):
             raise _damaged(path, f"it is truncated after {size} bytes")
+
+
+def overwrite_weights(path: Path, data: Mapping[int, Any]) -> bool:
+    """Overwrite weights, which the checksum leaves out, by where they are in bytes; false if the
+    file does not tell where its weights are."""
+    with path.open("r+b") as file:
+        start, end = _weights(file, file.seek(0, 2))
+        for place, array in data.items():
+            if start + place + array.nbytes > end:
+                return False
+            file.seek(start + place)
+            file.write(array.tobytes())
+    return True
 
 
 def _damaged(path: Path, why: str) -> UserError:

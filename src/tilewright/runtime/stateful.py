@@ -5,6 +5,7 @@
     model.states["h"]                    the state after the last call, an array
     model.reset()                        restore the initial states
     other = model.fork()                 the same code and weights, states of its own
+    model.save("m.so", states="current") a file whose initial states are those of now
 
 Calls of one module are serialized across threads. A call that fails may leave its states partly
 updated: reset or overwrite them. States of a model on a GPU are arrays there, which keep their
@@ -26,12 +27,16 @@ from tilewright.runtime.module import Module, Spec, copy_outputs
 
 State = np.ndarray[Any, Any]
 
+CURRENT = "current"
+SAVED = "initial", CURRENT  # what a file can begin with
+
 
 class StateMemory(Protocol):
     """Where states are kept."""
 
     def copy_of(self, state: Any) -> Any: ...
     def set(self, state: Any, begin: State) -> None: ...
+    def on_host(self, state: Any) -> State: ...
 
 
 class HostStates:
@@ -44,6 +49,10 @@ class HostStates:
 
     def set(self, state: Any, begin: State) -> None:
         state[...] = begin
+
+    def on_host(self, state: Any) -> State:
+        """A copy of a state."""
+        return np.array(state, order="C")
 
 
 class StatefulModule(Module):
@@ -174,13 +183,33 @@ class StatefulModule(Module):
             states = [self.memory.copy_of(state) for state in self.states.values()]
             return self.inner.profile(*given, *states, **how)
 
-    def save(self, path: str | Path, name: str = "", **options: Any) -> Path:
-        """Save the model; a loaded copy starts from the initial states. `options` are those of the
+    def save(
+        self, path: str | Path, name: str = "", *, states: str = "initial", **options: Any
+    ) -> Path:
+        """Save the model. Loaded, it starts from the initial states; with `states="current"`, from
+        those that the last call left, which `reset` then restores. `options` are those of the
         model without states: `sizes` of one for a GPU."""
+        kept = tuple(self.states.values()) if states == CURRENT else ()
+        return self.save_with(kept, path, name, states, **options)
+
+    def save_with(
+        self, states: Sequence[Any], path: str | Path, name: str, which: str, **options: Any
+    ) -> Path:
+        """Save the model with the initial or with the caller's states."""
+        if which not in SAVED:
+            raise UserError(
+                "TW4056",
+                f"states={which!r} is none of the states that can be saved",
+                help=f"choose one of {', '.join(map(repr, SAVED))}",
+            )
         if len(self.inner.outputs) != len(self.outputs):
             raise UserError(
                 "TW4055",
                 f"cannot write {Path(path).name}: the model has states that Python keeps",
                 help="compile it for a CPU, without operators that the interpreter runs",
             )
-        return self.inner.save(path, name, **options)
+        if which != CURRENT:
+            return self.inner.save(path, name, **options)
+        with self._lock:
+            copies = [self.memory.on_host(state) for state in states]
+        return self.inner.save_beginning(path, name, copies, **options)

@@ -99,3 +99,20 @@ def test_a_saved_model_begins_with_the_states_that_were_compiled(pair, tmp_path)
     loaded(torch.ones(4, 3).numpy(), torch.tensor([1]).numpy())
     assert loaded.states["sum"].tolist() == [4.0] * 3
     assert loaded.states["norm_num_batches_tracked"] == 1
+
+
+def test_current_states_are_saved(tmp_path):
+    eager = Remembers().train()
+    given = torch.randn(4, 3), torch.tensor([0])
+    compiled = tw.compile(copy.deepcopy(eager), args=given, threads=1)
+    step(eager, compiled, 0)
+    loaded = tw.load(compiled.save(tmp_path / "states.so", states="current"))
+    x, place = torch.randn(4, 3), torch.tensor([2])
+    for made, want in zip(loaded(x, place), eager(x, place), strict=True):
+        torch.testing.assert_close(torch.from_dlpack(made), want, rtol=1e-4, atol=1e-5)
+    assert not tw.load(compiled.save(tmp_path / "first.so")).states["sum"].any()
+
+
+def test_a_model_without_states_has_none_to_save(tmp_path):
+    compiled = tw.compile(nn.Linear(3, 2), args=(torch.ones(1, 3),), threads=1)
+    assert tw.load(compiled.save(tmp_path / "linear.so", states="current"))

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tilewright.cli import app
 from tilewright.cli.common import write_arrays
 from tilewright.cli.ort import SessionRecord, _row
 from tilewright.driver import calibrate
+from tilewright.frontends.torch.peer import program_run
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[n, 8] x) => (float[n, 4] y) {
@@ -164,8 +166,33 @@ def test_exported_programs_are_run_measured_and_inspected(results, outputs, tmp_
     want = [each.detach().reshape(-1) for each in torch.utils._pytree.tree_leaves(net(x))]
     for one, array in zip(done["outputs"], want, strict=True):
         np.testing.assert_allclose(one["first"], array, rtol=1e-5, atol=1e-6)
-    assert report("bench", program, "--seconds", 0)["runs"]["tilewright"]["calls"] == 3
+    measured = report("bench", program, "--seconds", 0, "--peer", "torch")["runs"]
+    assert {name: one["calls"] for name, one in measured.items()} == {"tilewright": 3, "torch": 3}
+    assert "give the .onnx file" in invoke("bench", program, "--peer", "onnxruntime", code=1).stderr
+    assert not report("bisect", program, "-o", tmp_path / "small.tw")["culprit"]
     assert len(report("inspect", program)["outputs"]) == outputs
+
+
+@pytest.mark.filterwarnings("ignore")  # those of inductor
+@needs_compiler
+def test_inductor_is_measured_with_arguments_of_any_structure(tmp_path):
+    class Net(torch.nn.Module):
+        def forward(self, x, scale, *, more):
+            return x * scale + more[0].to(x.dtype) + more[1].real
+
+    more = [torch.arange(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.complex64)]
+    exported = torch.export.export(Net(), (torch.ones(2, 3), 2), {"more": more})
+    torch.export.save(exported, tmp_path / "net.pt2")
+    given = [np.ones((2, 3), np.float32), tw.array(more[0]), np.ones((3, 2), np.float32)]
+    run = program_run(str(tmp_path / "net.pt2"), given, 1, is_compiled=False)
+    torch.testing.assert_close(run(), Net()(torch.ones(2, 3), 2, more=more))
+    told = report("bench", tmp_path / "net.pt2", "--seconds", 0, "--peer", "inductor")
+    assert told["runs"]["inductor"]["calls"] == 3
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="no OpenVINO")
+def test_openvino_is_measured(path):
+    assert report("bench", path, "--seconds", 0, "--peer", "openvino")["runs"]["openvino"]
 
 
 def test_run_prints_a_table(path):

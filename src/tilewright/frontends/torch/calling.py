@@ -17,13 +17,13 @@ from torch.utils.dlpack import from_dlpack
 
 from tilewright.base.errors import UserTypeError
 from tilewright.frontends.torch import on_gpu
-from tilewright.frontends.torch.tensors import tensor_of
+from tilewright.frontends.torch.tensors import array_of, tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.array import Array
 from tilewright.runtime.cuda import DeviceArray
 from tilewright.runtime.module import Module, lendable
 from tilewright.runtime.pool import checked_threads
-from tilewright.runtime.stateful import StatefulModule
+from tilewright.runtime.stateful import CURRENT, StatefulModule
 
 
 @dataclass
@@ -274,11 +274,17 @@ class TorchModule(Module):
         path: str | Path,
         name: str = "",
         sizes: Mapping[str, Sequence[int]] | None = None,
+        *,
+        states: str = "initial",
     ) -> Path:
-        """Write the model as a file; states begin there as they were when it was compiled.
+        """Write the model as a file. States begin there as they were when it was compiled; with
+        `states="current"`, as they are.
 
         One for a GPU has the dynamic sizes that are named, `sizes={"batch": [1, 8]}`; others have
         all."""
-        if sizes is None or not self.is_on_gpu:
-            return self.inner.save(path, name)
-        return self.inner.save(path, name, sizes=sizes)  # type: ignore[call-arg]
+        how: dict[str, Any] = {} if sizes is None or not self.is_on_gpu else {"sizes": sizes}
+        if not isinstance(self.inner, StatefulModule):
+            return self.inner.save(path, name, **how)
+        current = self.states.values() if states == CURRENT else ()
+        kept = [array_of(as_input(state.cpu())) for state in current]
+        return self.inner.save_with(kept, path, name, states, **how)

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
+from tilewright.frontends.door import open_model
 from tilewright.frontends.onnx import import_model
 from tilewright.frontends.onnx.tensors import MAX_DENSE_BYTES
 from tilewright.graph import interpret
@@ -79,6 +80,12 @@ def test_sources_that_are_none(tmp_path):
     for source in (17, None, [b""]):
         with pytest.raises(UserTypeError, match="TW1111"):
             import_model(source)
+
+
+@pytest.mark.parametrize("name", ["m.tflite", "m.keras", "M.H5", "m.pt", "m.pth", "m.safetensors"])
+def test_formats_of_others_are_told(name):
+    with pytest.raises(UserError, match="TW1128"):
+        open_model(name)
 
 
 def test_a_pipe_is_not_a_file(tmp_path):

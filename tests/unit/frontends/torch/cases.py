@@ -10,7 +10,7 @@ import torch
 import torch.ao.quantization.fx._decomposed  # has the operators of quantized models registered
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils import _pytree as pytree
 
 from tilewright.frontends.torch.program import Imported
@@ -73,13 +73,26 @@ def _sloped(score: torch.Tensor, b: Any, h: Any, m: Any, n: Any) -> torch.Tensor
     return score + SLOPES[h] * (m - n)
 
 
-def _attended(score: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+def _attended(
+    score: Callable[..., torch.Tensor] | None = None,
+    mask: Callable[..., torch.Tensor] | None = None,
+    lengths: tuple[int, int] = (5, 5),
+) -> Callable[..., Any]:
+    blocks = None if mask is None else create_block_mask(mask, None, None, *lengths, device="cpu")
+
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it runs without torch.compile
-            return flex_attention(q, k, v, score_mod=score, enable_gqa=True)
+            return flex_attention(q, k, v, score_mod=score, block_mask=blocks, enable_gqa=True)
 
     return run
+
+
+def _masked(mask: Callable[..., torch.Tensor]) -> Case:
+    return _attended(None, mask, (9, 12)), (_f(2, 4, 9, 8), _f(2, 2, 12, 8), _f(2, 2, 12, 8))
+
+
+DOCUMENTS = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2])
 
 
 FAMILIES: dict[str, dict[str, Case]] = {
@@ -162,6 +175,33 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "a mask in the scores": (
             _attended(lambda score, b, h, i, j: torch.where(i >= j, score + 0.1 * h, -torch.inf)),
+            HEADS,
+        ),
+        "a mask that hides": (
+            _attended(lambda score, b, h, i, j: torch.where(i < j, -torch.inf, score * 2) - 0.5),
+            HEADS,
+        ),
+        "scores that are squared": (_attended(lambda score, b, h, i, j: score * score), HEADS),
+        "scores without a name for all": (_attended(), HEADS),
+        "no later keys": _masked(lambda b, h, i, j: i >= j),
+        "earlier keys alone": _masked(lambda b, h, i, j: i > j),
+        "later keys alone": _masked(lambda b, h, i, j: j - i >= 1),
+        "all but the last keys": _masked(lambda b, h, i, j: j <= i + 2),
+        "a window": _masked(lambda b, h, i, j: (i >= j) & (i - j < 4)),
+        "a window on both sides": _masked(lambda b, h, i, j: (i - j).abs() <= 2),
+        "a narrow window": _masked(lambda b, h, i, j: (j - i).abs() < 1),
+        "a window that is shifted": _masked(lambda b, h, i, j: (j - i - 1).abs() <= 2),
+        "a prefix that all see": _masked(lambda b, h, i, j: (i >= j) | (j < 3)),
+        "keys that a buffer tells": _masked(
+            lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j)
+        ),
+        "masks of heads": _masked(lambda b, h, i, j: (i >= j) & (j >= h) & (i >= 2)),
+        "masks of batches": _masked(lambda b, h, i, j: j < 3 * (b + 1)),
+        "a mask and slopes": (
+            _attended(
+                lambda score, b, h, i, j: score + (j - i) * torch.exp2(-(h + 1.0)),
+                lambda b, h, i, j: (i >= j) & (DOCUMENTS[i] == DOCUMENTS[j]),
+            ),
             HEADS,
         ),
     },

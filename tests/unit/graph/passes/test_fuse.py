@@ -13,6 +13,7 @@ from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.ir import Module, Value
 from tilewright.graph.op import COMPLEX, OPAQUE
 from tilewright.graph.ops import OPS
+from tilewright.graph.parser import parse
 from tilewright.graph.passes import FUSED
 from tilewright.graph.verify import verify
 from tilewright.lower.graph import lower_graph
@@ -146,3 +147,16 @@ def test_many_parts_are_computed_by_kernels_of_their_own(target, parts, op, kern
     joined = b.add("concat", *[b.add(op, x, **how) for x in given], axis=0)
     made = run_passes(b.module(joined), FUSED, PassContext(target=Target.parse(target)))
     assert sum(node.op != "constant" for node in made.main.nodes) == kernels
+
+
+@pytest.mark.parametrize(("target", "kernels"), [("x86_64-linux-gnu", 2), ("cuda -arch=sm_90a", 1)])
+def test_images_leave_channels_last_in_kernels_of_their_own(target, kernels):
+    text = """graph @main(%x: f32[1, 8, 8, 16], %w: f32[16, 16, 3, 3]) -> (f32[1, 16, 8, 8]) {
+      %y = conv(%x, %w) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
+                         layout = "channels_last"}
+      %r = relu(%y)
+      %t = transpose(%r) {perm = (0, 3, 1, 2)}
+      return %t
+    }"""
+    made = run_passes(parse(text), FUSED, PassContext(target=Target.parse(target)))
+    assert sum(node.op == "fused" or node.op == "transpose" for node in made.main.nodes) == kernels
