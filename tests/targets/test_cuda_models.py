@@ -756,6 +756,18 @@ def test_sizes_that_no_call_had_are_not_captured():
     assert caught.value.code == "TW4024"
 
 
+@pytest.mark.parametrize("precision", ["f32", "tf32", "bf16", "f16"])
+def test_what_f16_cannot_hold_is_infinite_there_alone(precision):
+    """An operand of the second product is 102400: no other type silently takes the place of f16."""
+    net = graph.parse("""graph @main(%x: f32[8, 64], %w: f32[64, 64], %v: f32[64, 64]) {
+      %a = matmul(%x, %w) %y = matmul(%a, %v) return %y
+    }""")
+    module = on_host(tw.compile(net, target="cuda -arch=sm_90a", precision=precision))
+    shapes = ((8, 64), 40), ((64, 64), 40), ((64, 64), 1e-3)
+    (got,) = fetched(module, module(*(np.full(shape, n, np.float32) for shape, n in shapes)))
+    np.testing.assert_allclose(got, np.inf if precision == "f16" else 6553.6, rtol=4e-3)
+
+
 def test_calls_of_one_stream_share_their_memory():
     module = on_host(tw.compile(MODELS["conv_split"], target="cuda", cache=False))
     (x,) = inputs_of(module)
