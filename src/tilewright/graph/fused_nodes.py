@@ -143,10 +143,11 @@ def _fused(
     constants: Mapping[Value, Node],
     separate: Container[Node],
 ) -> Node:
-    nodes, copies = _with_operands_apart(nodes, outputs)
+    nodes, copies, products = _with_operands_apart(nodes, outputs, separate)
     body = _Body({value for node in nodes for value in node.outputs}, constants)
     for node in nodes:
-        own = range(len(node.inputs)) if node in separate or node in copies else _read_twice(node)
+        whole = node in separate or node in copies
+        own = range(len(node.inputs)) if whole else (1,) if node in products else ()
         body.add(node, own, is_copy=node in copies)
     results = tuple([body.names[value] for value in outputs])
     graph = Graph("body", tuple(body.params), (*body.constants, *body.nodes), results)
@@ -155,25 +156,31 @@ def _fused(
 
 
 def _with_operands_apart(
-    nodes: Sequence[Node], outputs: Sequence[Value]
-) -> tuple[list[Node], list[Node]]:
-    """Nodes whose products have operands of their own, and which of them are copies: what the
-    second operand is made of is copied, where the first one reads the same values (x @ x^T)."""
+    nodes: Sequence[Node], outputs: Sequence[Value], separate: Container[Node]
+) -> tuple[list[Node], list[Node], list[Node]]:
+    """Nodes whose products have operands of their own (x @ x^T): views that the second operand is
+    made of are copied where the first one reads the same values. Also these copies, and products
+    whose second operand is such a value itself."""
     made = {value: node for node in nodes for value in node.outputs}
-    result, copies = [], []
+    result, copies, products = [], [], []
     for node in nodes:
         if node.op in PRODUCTS and all(node.inputs[:2]):
             first, second = (_made_of(value, made) for value in node.inputs[:2])
-            if second and _sources(node.inputs[0], first) & _sources(node.inputs[1], second):
+            is_apart = any(view in separate and view not in first for view in second[:1])
+            is_same = _source(node.inputs[0], first) is _source(node.inputs[1], second)
+            if is_same and not is_apart:
                 own = _copied(second)
                 copies += own
                 result += own
-                node = replace(node, inputs=(node.inputs[0], own[-1].output, *node.inputs[2:]))
+                if own:
+                    node = replace(node, inputs=(node.inputs[0], own[-1].output, *node.inputs[2:]))
+                else:
+                    products.append(node)
         result.append(node)
-    if not copies:
-        return list(nodes), []
-    used = {*outputs, *(value for node in result for value in node.inputs)}
-    return [node for node in result if any(value in used for value in node.outputs)], copies
+    if copies:
+        used = {*outputs, *(value for node in result for value in node.inputs)}
+        result = [node for node in result if any(value in used for value in node.outputs)]
+    return result, copies, products
 
 
 def _made_of(value: Value | None, made: Mapping[Value, Node]) -> list[Node]:
@@ -185,10 +192,9 @@ def _made_of(value: Value | None, made: Mapping[Value, Node]) -> list[Node]:
     return found
 
 
-def _sources(value: Value | None, views: Sequence[Node]) -> set[Value]:
+def _source(value: Value | None, views: Sequence[Node]) -> Value | None:
     """What an operand is read from."""
-    source = views[0].inputs[0] if views else value
-    return set() if source is None else {source}
+    return views[0].inputs[0] if views else value
 
 
 def _copied(nodes: Sequence[Node]) -> list[Node]:
@@ -199,12 +205,6 @@ def _copied(nodes: Sequence[Node]) -> list[Node]:
         output = Value(node.output.name, node.output.type)
         found.append(replace(node, inputs=inputs, outputs=(output,)))
     return found
-
-
-def _read_twice(node: Node) -> Container[int]:
-    """The second operand of a product of a matrix by itself."""
-    is_square = node.op in PRODUCTS and node.inputs[0] is node.inputs[1]
-    return (1,) if is_square else ()
 
 
 class _Body:
