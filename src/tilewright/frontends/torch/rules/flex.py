@@ -2,7 +2,7 @@
 
 The program gives functions of single numbers: the score, and the batch, head, query and key that it
 belongs to. Of the common ones the graph has attention itself: keys within a band along the diagonal
-(causal, sliding window) are attributes, so that blocks outside are skipped; other masks, and what is
+(causal, sliding window) are attributes, whose blocks outside are skipped; other masks, and what is
 added to scores, are tensors, of one batch, head, query or key where they are alike for all. Any
 other function takes PyTorch's dense form.
 """
