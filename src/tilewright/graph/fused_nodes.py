@@ -166,7 +166,8 @@ def _with_operands_apart(
     for node in nodes:
         if node.op in PRODUCTS and all(node.inputs[:2]):
             first, second = (_made_of(value, made) for value in node.inputs[:2])
-            is_apart = any(view in separate and view not in first for view in second[:1])
+            ends = [*first[:1], *second[:1]]
+            is_apart = len(set(ends)) > 1 and all(end in separate for end in ends)
             is_same = _source(node.inputs[0], first) is _source(node.inputs[1], second)
             if is_same and not is_apart:
                 own = _copied(second)

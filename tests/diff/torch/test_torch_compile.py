@@ -258,6 +258,12 @@ def test_fallback_error_refuses():
         torch.compile(with_factors, backend=tilewright, options=REFUSE)(torch.randn(4, 4))
 
 
+def test_tensors_of_other_devices_are_told():
+    x = torch.ones(3, device="meta")
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="TW1121"):
+        torch.compile(lambda x: x * 2, backend=tilewright)(x)
+
+
 def test_what_fell_back_is_reported_with_reasons_and_lines():
     made = torch.compile(with_factors, backend=tilewright)
     with pytest.warns(UserWarning, match="linalg_ldl_factor"):

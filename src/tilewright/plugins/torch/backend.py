@@ -20,7 +20,7 @@ from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import Unsupported, UserError
 from tilewright.frontends.torch.decompositions import under_autograd
 from tilewright.frontends.torch.recurrent import keep_whole
 from tilewright.plugins.torch.graphs import CompiledGraph
@@ -66,6 +66,7 @@ def tilewright(
     if mode not in (None, "default"):
         raise UserError("TW6010", f"the backend has no mode {mode!r}", help="leave it out")
     chosen = options_of(options)
+    check_devices((*examples, *module.parameters(), *module.buffers()))
     if not torch.is_grad_enabled():
         keep_whole(module)
 
@@ -100,6 +101,18 @@ def tilewright(
         partition_fn=min_cut_rematerialization_partition,
     )
     return bare[0] if bare else wrapped
+
+
+def check_devices(tensors: Sequence[Any]) -> None:
+    """Check that all tensors of a graph are on the CPU."""
+    for each in tensors:
+        if isinstance(each, torch.Tensor) and each.device.type != "cpu":
+            raise Unsupported(
+                "TW1121",
+                f"a tensor of the graph is on {each.device}; torch.compile runs on CPUs only",
+                help="move model and inputs to the CPU, or compile ahead of time: "
+                'tw.compile(model, target="cuda", args=...)',
+            )
 
 
 def untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 The program gives functions of single numbers: the score, and the batch, head, query and key that it
 belongs to. Of the common ones the graph has attention itself: keys within a band along the diagonal
-(causal, sliding window) are attributes, and those outside cost nothing; other masks, and what is
+(causal, sliding window) are attributes, whose blocks outside are skipped; other masks, and what is
 added to scores, are tensors, of one batch, head, query or key where they are alike for all. Any
 other function takes PyTorch's dense form.
 """
@@ -77,7 +77,8 @@ def _mask(node: Context, read: Reading) -> Value | None:
     if not (read.seen or read.added):
         return None
     made = traced(run)(node)
-    return made if isinstance(made, Value) else made[0]
+    assert isinstance(made, Sequence)
+    return made[0]
 
 
 def _over(part: Part, sizes: Sequence[Any], buffers: Sequence[Sequence[Any]]) -> Any:
