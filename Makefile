@@ -53,7 +53,7 @@ lint: $(SETUP) $(PEERS)  ## ruff, clang-format, mypy, import layers
 # Every worker would rewrite the assertions of all files; what fails runs again with them, and tells
 # the values that it compared.
 unit: $(SETUP) $(PEERS)  ## the tests, without those of pages
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/browser --assert=plain \
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/browser --assert=plain --durations=15 \
 		|| { $(BIN)/pytest --last-failed --last-failed-no-failures=none; false; }
 
 browser: $(SETUP) $(PEERS) $(filter docs,$(MAKECMDGOALS))  ## pages in a browser: reports, and the site if it is there

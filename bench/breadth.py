@@ -11,8 +11,8 @@ timm, torchvision and transformers), some also quantized by ONNX Runtime, static
 dynamically. Each contender is a process of its own and they take turns. Models are shown worst
 first; of those that lose to a peer, the kernels that take longest. `--jobs` measures several cases
 side by side, each on cores of its own, which is as fair to all contenders but not as quiet. What a
-journal has is shown with the rest and not measured again. With `--draw` a seed chooses others of the
-three libraries instead; those that torch cannot export are passed over.
+journal has is shown with the rest and not measured again. With `--draw` a seed chooses others of
+the three libraries instead; those that torch cannot export are passed over.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def outcome(job: Job, options: argparse.Namespace) -> dict[str, Any]:
             peer: [statistics.median(times), min(times)] for peer, times in result.times.items()
         },
         "failed": dict(result.failed),
+        "fell_back": result.fell_back,
         "wrong": result.wrong.get(zoo.OURS, math.nan),
         "tolerance": tolerance,
     }
@@ -194,6 +195,8 @@ def show(found: dict[str, dict[str, Any]], contenders: list[str]) -> None:
     for name in ranked:
         for peer, why in found[name]["failed"].items():
             console.print(f"{name}: {peer}: {why}", markup=False)
+        for why in found[name].get("fell_back", ()):
+            console.print(f"{name}: no rule: {why}", markup=False)
         for line in found[name].get("kernels", ()):
             console.print(f"{name}: {line}", markup=False)
 
@@ -217,6 +220,9 @@ def figures(found: dict[str, dict[str, Any]], precision: str) -> list[Figure]:
             made.append(report.at_least(f"{name}: best peer / ours", ratios[name], "x", LEAST))
             wrong, most = mine[name]["wrong"], mine[name]["tolerance"]
             made.append(report.at_most(f"{name}: difference", wrong, "", most))
+    if any(zoo.OURS in told["times_ms"] for told in mine.values()):
+        fallen = sum(len(told.get("fell_back", ())) for told in mine.values())
+        made.append(report.at_most(f"kernels that no rule took, {precision}", fallen, "", 0))
     told = [value for value in ratios.values() if not math.isnan(value)]
     if told:
         label = f"geometric mean of {len(told)} cases, {precision}, best peer / ours"

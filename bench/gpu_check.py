@@ -3,10 +3,11 @@
     python bench/gpu_check.py [--json FILE] [--only NAME ...] [--folder FOLDER] [--jobs N]
 
 Every model of bench/models.py with sizes known, some with an open batch or length, in f32 and f16;
-two as code of sm_80. `--only faults` needs no GPU: of the faults of synchronization that
-tests/targets plants in kernels, so many the interpreter finds. `--only sanitizer`: what three tools
-of NVIDIA's compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models
-are shared out among N processes.
+one of each kind in bf16 and tf32, one quantized by ONNX Runtime; two as code of sm_80.
+`--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in kernels,
+so many the interpreter finds. `--only sanitizer`: what three tools of NVIDIA's compute-sanitizer
+find in a convolutional, a transformer and a recurrent model. Models are shared out among N
+processes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import gpu_assemble
 import gpu_zoo
+import int8
 import models
 import report
 import torch
@@ -54,6 +58,11 @@ BATCHES = (1, 3, 8)  # of models whose batch is open
 STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), *ENCODERS)
 OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
 BYTES = "int8"
+MORE_PRECISIONS = {
+    "bf16": ("resnet18", "smallbert", "lstm_lm_step"),
+    "tf32": ("resnet18", "smallbert"),
+}
+QUANTIZED = "dqn"  # quantizing a large model takes minutes
 FAULTS, LEAST_FAULTS = "faults", 100
 SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
 SANITIZED = (("resnet18", "f16"), FUSED[:2], ("lstm_lm_step", "f32"))
@@ -122,6 +131,16 @@ def of_bytes() -> float:
         outputs = tw.compile(net, target=HOPPER, precision=BYTES)(x)
         worst = max(worst, report.error_of(list(map(cuda.to_host, outputs)), exact))
     return worst
+
+
+def quantized(name: str, folder: Path) -> float:
+    """A model that ONNX Runtime quantized, against the same on the CPU: integers are equal but for
+    ties that floats round differently."""
+    inputs = [x.numpy() for x in gpu_zoo.case(name, folder).inputs.values()]
+    path = gpu_assemble.path_of(name, BYTES, folder)
+    exact = tw.compile(path, target="cpu", precision=BYTES)(*inputs)
+    outputs = tw.compile(path, target=HOPPER, precision=BYTES)(*inputs)
+    return report.error_of(list(map(cuda.to_host, outputs)), exact)
 
 
 def planted() -> list[report.Figure]:
@@ -199,23 +218,32 @@ class Check:
     name: str
     title: str
     run: Callable[[], float]
-    precision: str
+    limit: float
 
 
 def checks(folder: Path) -> Iterator[Check]:
+    def check(
+        name: str, what: str, precision: str, run: Callable[..., float], *more: object
+    ) -> Check:
+        limit = report.MODEL_TOLERANCE[precision]
+        title = f"{name}{what}, {precision}"
+        return Check(name, title, partial(run, name, *more, folder, precision), limit)
+
     for name, precision in product(STATIC, PRECISIONS):
-        run = partial(static, name, HOPPER, folder, precision)
-        yield Check(name, f"{name}, {precision}", run, precision)
+        yield check(name, "", precision, static, HOPPER)
+    for precision, names in MORE_PRECISIONS.items():
+        for name in names:
+            yield check(name, "", precision, static, HOPPER)
     for name, precision in product(ON_AMPERE, PRECISIONS):
-        run = partial(static, name, AMPERE, folder, precision)
-        yield Check(name, f"{name} as sm_80, {precision}", run, precision)
+        yield check(name, " as sm_80", precision, static, AMPERE)
     for name, precision in product(OPEN_BATCH, PRECISIONS):
-        run = partial(open_batch, name, folder, precision)
-        yield Check(name, f"{name}, open batch, {precision}", run, precision)
+        yield check(name, ", open batch", precision, open_batch)
     for name, precision in product(OPEN, PRECISIONS):
-        run = partial(open_cases, name, folder, precision)
-        yield Check(name, f"{name}, {precision}", run, precision)
-    yield Check(BYTES, "quantized convolutions", of_bytes, BYTES)
+        yield check(name, "", precision, open_cases)
+    yield Check(BYTES, "quantized convolutions", of_bytes, 0.0)  # integers are exact
+    if find_spec("onnxruntime") is not None:
+        run = partial(quantized, QUANTIZED, folder)
+        yield Check(BYTES, f"{QUANTIZED}, quantized", run, int8.TOLERANCE)
 
 
 def checked(options: argparse.Namespace) -> list[report.Figure]:
@@ -224,9 +252,8 @@ def checked(options: argparse.Namespace) -> list[report.Figure]:
     for check in checks(options.folder):
         if options.only and check.name not in options.only:
             continue
-        limit = report.MODEL_TOLERANCE.get(check.precision, 0.0)  # integers are exact
         try:
-            figure = report.at_most(f"{check.title}: error", check.run(), "", limit)
+            figure = report.at_most(f"{check.title}: error", check.run(), "", check.limit)
         except Exception:  # one model's trouble is a figure of its own, not the end of the others
             print(f"{check.title}: {traceback.format_exc(limit=-3)[-600:]}")
             figure = report.Figure(f"{check.title}: ran", 0.0, "", ">= 1", False)

@@ -9,7 +9,8 @@ torch.compile side by side with others, timed one at a time, ours and torch's in
 times of graphs. Results are compared with eager's of f32, and may be MOST times as wrong as eager's
 of the same precision. What torch loses by running operators one by one
 or by a layout is not counted: the best of eager and torch.compile, both in CUDA graphs, is the
-rival. Of the kernels that take longest it shows share, time, what the cost model predicted, rules
+rival. A call with CUDA tensors must give the same, and the time that it takes of the host is shown.
+Of the kernels that take longest it shows share, time, what the cost model predicted, rules
 and bytes. With --eager there is no torch.compile, which takes most of the time.
 
 With --assemble no GPU is needed: all are compiled for one, ptxas takes every kernel, and rules and
@@ -39,9 +40,11 @@ import journal
 import report
 import torch
 from gpu_models import captured
+from torch.utils import _pytree as pytree
 
 import tilewright as tw
 from tilewright.driver.device_module import DeviceModule
+from tilewright.frontends.torch.calling import TorchModule
 from tilewright.frontends.torch.program import import_program
 from tilewright.graph.visit import walk
 from tilewright.runtime import cuda
@@ -49,6 +52,7 @@ from tilewright.runtime import cuda
 ROUNDS, LEAST_MS = 9, 4.0  # turns of each; a turn's launches take so long together
 SECONDS = 400.0  # for one model
 REPEATED = 10  # launches of a kernel by itself
+HOST_CALLS = 5  # timed together; more would fill the queue of launches
 SHOWN = 900  # characters of an error
 MOST = 3.0  # times the error of eager in the same precision
 OURS, EAGER, INDUCTOR = "ours", "torch", "torch.compile"
@@ -58,12 +62,38 @@ MARK = "outcome: "
 # ------------------------------------------------------------------------------------ one model
 
 
-def compiled(program: gpu_programs.Program, precision: str) -> DeviceModule:
+def compiled(program: gpu_programs.Program, precision: str) -> tuple[DeviceModule, TorchModule]:
+    """A program for the GPU, and as PyTorch calls it."""
     with torch.no_grad():
         imported = import_program(program.module().eval(), program.inputs())
     module = tw.compile(imported.module, target="cuda", precision=precision)
     assert isinstance(module, DeviceModule)
-    return module
+    called = imported.wrap(module)
+    assert isinstance(called, TorchModule)
+    return module, called
+
+
+def host_us(run: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """The host's part of a call."""
+    least = math.inf
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            run()
+        least = min(least, time.perf_counter() - begun)
+    torch.cuda.synchronize()
+    return 1e6 * least / HOST_CALLS
+
+
+def called_alike(made: Any, outputs: Sequence[Any]) -> bool:
+    """Whether a call with tensors gave what the module computes."""
+    tensors = [each for each in pytree.tree_leaves(made) if isinstance(each, torch.Tensor)]
+    exact = [torch.from_dlpack(each) for each in outputs]
+    return len(tensors) != len(exact) or all(
+        each.is_complex() or torch.equal(each.nan_to_num(), want.nan_to_num())
+        for each, want in zip(tensors, exact, strict=True)
+    )
 
 
 def least_ms(runs: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
@@ -151,7 +181,7 @@ def outcome(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     precision = path.stem.split(".")[1]
     program = gpu_programs.read(path)
     begun = time.perf_counter()
-    module = compiled(program, precision)
+    module, called = compiled(program, precision)
     told: dict[str, Any] = {"compile_s": time.perf_counter() - begun}
     begun = time.perf_counter()
     rivals, told["refused"] = rivals_of(program, precision, eager=options.eager)
@@ -163,6 +193,8 @@ def outcome(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(2):  # into the same arrays: as a graph
             module(*inputs, out=outputs)
         (recorded,) = list(module._records.values())[-1:]
+        told["is_alike"] = called_alike(called(*inputs), outputs)
+        told["host_us"] = host_us(lambda: called(*inputs))
         runs: dict[str, Callable[[], object]] = {OURS: lambda: recorded.graph.launch(0)}
         for name, run in rivals.items():
             runs[name], results = captured(run)
@@ -223,7 +255,7 @@ def assembled(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     ptxas = gpu_assemble.assembler()
     assert ptxas is not None, "ptxas is not installed (pip install 'tilewright[ptxas]')"
     begun = time.perf_counter()
-    module = compiled(gpu_programs.read(path), path.stem.split(".")[1])
+    module, _ = compiled(gpu_programs.read(path), path.stem.split(".")[1])
     taken = time.perf_counter() - begun
     rules: Counter[str] = Counter()
     for node in walk(module.program.module.main):
@@ -288,11 +320,12 @@ def line_of(name: str, told: dict[str, Any]) -> str:
         return f"{name}: {told['compile_s']:.0f} s, {told['rules']}"
     times = ", ".join(f"{key} {1e3 * ms:.0f}" for key, ms in told["ms"].items())
     refused = "".join(f"; {key} refused: {why}" for key, why in told["refused"].items())
+    host = f", {told['host_us']:.0f} us of the host" if "host_us" in told else ""
     return (
         f"{name}: {told['ratio']:.2f}x ({times} us), error {told['error']:.1e} "
         f"(torch {told['eager_error']:.1e}), "
-        f"{told['launches']} launches, compile {told['compile_s']:.0f} and {told['torch_s']:.0f} s"
-        f"{refused}"
+        f"{told['launches']} launches{host}, "
+        f"compile {told['compile_s']:.0f} and {told['torch_s']:.0f} s{refused}"
     )
 
 
@@ -331,6 +364,8 @@ def figures_of(found: dict[str, dict[str, Any]]) -> list[report.Figure]:
             is_checked = math.isfinite(told["eager_error"])
             limit = MOST * max(told["eager_error"], floor) if is_checked else 0.0
             figures.append(report.at_most(f"{name}: error", told["error"], "", limit))
+            alike = told.get("is_alike", True)
+            figures.append(report.Figure(f"{name}: same by tensors", alike, "", "1", alike))
             figures.append(report.Figure(f"{name}: faster than torch", told["ratio"], "x"))
     for suffix in sorted({name.split(".", 1)[1] for name in found}):
         ratios = [

@@ -58,6 +58,7 @@ class Result:
     wrong: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     kernels: list[dict[str, Any]] = field(default_factory=list)
+    fell_back: list[str] = field(default_factory=list)  # kernels of ours that no rule took
 
     @property
     def title(self) -> str:
@@ -120,6 +121,8 @@ def compete(
                 )
             except RuntimeError as error:
                 result.failed[label] = str(error)
+        if zoo.OURS in running:
+            result.fell_back = running[zoo.OURS].loaded["fell_back"]
         result.wrong = zoo.differences({k: v for k, v in running.items() if k != F32})
         result.times = {label: [] for label in running}
         for _ in range(ROUNDS):
@@ -216,6 +219,8 @@ def figures(results: list[Result]) -> list[Figure]:
         found.append(report.at_least(f"{each.title}: of f32", each.over_f32, "x", OVER_F32))
         wrong = each.wrong.get(zoo.OURS, math.inf)
         found.append(report.at_most(f"{each.title}: off by", wrong, "of largest", TOLERANCE))
+    fallen = [why for each in results for why in each.fell_back]
+    found.append(report.at_most("kernels that no rule took", len(fallen), "", 0))
     ratios = [each.ratio for each in results if not math.isnan(each.ratio)]
     if ratios:
         mean = statistics.geometric_mean(ratios)

@@ -2,10 +2,11 @@
 
     python bench/peers.py PEER MODEL.onnx INPUTS.npz THREADS
 
-A process loads the model, says how long that took, then obeys lines of its input: `run SECONDS`
-answers with the milliseconds of single calls, `profile` with the time of each kernel if it is ours,
-`program` with a text that is the same for equal code, `outputs FILE` writes the outputs. Answers
-are lines of JSON. Contenders so keep their threads to themselves, and only one runs at a time.
+A process loads the model, says how long that took and which kernels of ours no rule took, then
+obeys lines of its input: `run SECONDS` answers with the milliseconds of single calls, `profile`
+with the time of each kernel if it is ours, `program` with a text that is the same for equal code,
+`outputs FILE` writes the outputs. Answers are lines of JSON. Contenders so keep their threads to
+themselves, and only one runs at a time.
 
 BENCH_TARGET names the target of ours. BENCH_HIDES (`avx512,amx`) hides instruction sets from all
 others by native/cpuid.c, on x86: libraries have settings of their own (ONEDNN_MAX_CPU_ISA), which
@@ -265,7 +266,8 @@ def serve(peer: str, path: Path, inputs: Path, threads: int, answers: IO[str]) -
     run()
     first = time.perf_counter() - begun - _not_compiling
     compiling = getattr(module, "compile_s", loaded)
-    answer(load_s=loaded, compile_s=compiling, first_s=first, peak_mb=peak_mb())
+    told = {"compile_s": compiling, "first_s": first, "peak_mb": peak_mb()}
+    answer(load_s=loaded, **told, fell_back=fallen_kernels(module))
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
         if word == "run":
@@ -286,6 +288,14 @@ def program_of(module: Any) -> str:
         return ""
     text = f"{sorted(module.inside.program.kernels)}\n".encode() + module.inside.image
     return hashlib.sha256(text).hexdigest()
+
+
+def fallen_kernels(module: Any) -> list[str]:
+    """The kernels of a module of ours that run as plain loops or by the last rule, and why."""
+    if not hasattr(module, "inside"):
+        return []
+    kernels = module.inside.program.kernels.values()
+    return [f"{each.name}: {each.fell_back}" for each in kernels if each.fell_back]
 
 
 def timed(run: Run, seconds: float) -> list[float]:

@@ -749,7 +749,7 @@ def as_rows(kernel: Kernel, timed: Sequence[Timed]) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------- plans that changed
 
 
-def plans_of(model: Path, target: str, threads: int) -> dict[str, dict[str, str]]:
+def plans_of(model: Path, target: str, threads: int, precision: str) -> dict[str, dict[str, str]]:
     """Rules and plans of every kernel of a model, by what the kernel computes."""
     from tilewright.base.target import Target
     from tilewright.driver.kernel_code import function_of, schedule_job
@@ -759,7 +759,8 @@ def plans_of(model: Path, target: str, threads: int) -> dict[str, dict[str, str]
     from tilewright.driver.options import Options
 
     chosen = Target.parse(target)
-    graph = optimize(load_graph(model), chosen, Options(threads=threads))
+    settings = Options(threads=threads, precision=precision)
+    graph = optimize(load_graph(model), chosen, settings)
     found = {}
     for job in planned_calls(graph, KernelSetting(chosen, threads))[1].values():
         made = schedule_job(job, function_of(job))
@@ -782,18 +783,29 @@ def list_plans(options: argparse.Namespace) -> None:
         )
     models = sorted(options.zoo.glob("*.onnx"))
     chosen = [path for path in models if not options.only or path.stem in options.only]
-    json.dump(
-        {path.stem: plans_of(path, options.target, options.threads) for path in chosen}, sys.stdout
-    )
+    given = options.target, options.threads, options.precision
+    json.dump({path.stem: plans_of(path, *given) for path in chosen}, sys.stdout)
+
+
+# An editable installation finds its own package before any path is searched.
+FROM_SOURCE = """
+import runpy, sys
+source, bench, *sys.argv = sys.argv[1:]
+sys.meta_path = [each for each in sys.meta_path if "editable" not in type(each).__module__]
+sys.path[:0] = [source, bench]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def plans_with(source: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The plans that a copy of the package makes; `name` is what people call it."""
-    command = [sys.executable, __file__, "--list", "--zoo", str(options.zoo.resolve())]
+    bench = Path(__file__).parent
+    command = [sys.executable, "-c", FROM_SOURCE, str(source), str(bench), __file__]
+    command += ["--list", "--zoo", str(options.zoo.resolve())]
     command += ["--target", options.target, "--threads", str(options.threads)]
+    command += ["--precision", options.precision]
     command += ["--only", *options.only] if options.only else []
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
     told: dict[str, Any] = json.loads(done.stdout)
@@ -924,6 +936,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each kernel")
     parser.add_argument("--diff", metavar="REF", help="list plans that differ from a git revision")
     parser.add_argument("--target", default="cpu", help="with --diff: for which plans are made")
+    parser.add_argument("--precision", default="f32", help="with --diff: of models")
     parser.add_argument("--zoo", type=Path, default=ZOO, help="with --diff: a folder of models")
     parser.add_argument("--only", nargs="*", help="with --diff: names of models")
 

@@ -43,6 +43,7 @@ MODEL_TOLERANCE = {
     "f32": relative("float32", 1 << 20),
     "f16": relative("float16", 1 << 8),
     "bf16": relative("bfloat16", 1 << 6),
+    "tf32": relative("float16", 1 << 8),  # significands as long as those of f16
 }
 RESULTS = Path(__file__).with_name("RESULTS.json")
 

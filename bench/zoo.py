@@ -153,6 +153,7 @@ class Result:
     wrong: dict[str, float] = field(default_factory=dict)
     roof: Roof | None = None
     failed: dict[str, str] = field(default_factory=dict)
+    fell_back: list[str] = field(default_factory=list)  # kernels of ours that no rule took
 
     def median(self, peer: str) -> float:
         return statistics.median(self.times[peer])
@@ -188,6 +189,8 @@ def compete(
                 running[name] = peers.Contender(name, case.model, case.inputs, threads)
             except RuntimeError as error:
                 result.failed[name] = str(error)
+        if OURS in running:
+            result.fell_back = running[OURS].loaded["fell_back"]
         result.wrong = differences(running)
         result.times = {name: [] for name in running}
         for _ in range(rounds):
@@ -308,6 +311,8 @@ def show(results: list[Result], names: list[str]) -> None:
     for result in results:
         for name, reason in result.failed.items():
             Console(width=200).print(f"{result.case.name}: {name}: {reason}", markup=False)
+        for why in result.fell_back:
+            Console(width=200).print(f"{result.case.name}: no rule: {why}", markup=False)
 
 
 def figures(results: list[Result]) -> list[Figure]:
@@ -326,6 +331,9 @@ def figures(results: list[Result]) -> list[Figure]:
             found.append(report.at_least(f"{model}: {threads}", result.ratio, "x", 1.0))
             found.append(Figure(f"{model}: {threads}, least", result.ratio_of_least, "x"))
     ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
+    if any(OURS in result.times for result in results):
+        fallen = sum(len(result.fell_back) for result in results)
+        found.append(report.at_most("kernels that no rule took", fallen, "", 0))
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
         least = 1.25 if os.environ.get("BENCH_PRECISION", "f32") in ("f32", "bf16x6") else 1.0

@@ -39,6 +39,7 @@ import re
 import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with the mark `sampled`, combinations that are not in the sample become `fuzz`."""
+    """Files with slow tests come first, so that workers end together. Of a test with the mark
+    `sampled`, combinations that are not in the sample become `fuzz`."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
     cases: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") is not None:
@@ -114,6 +118,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> Iterator[None]:
+    """What the tests of a file leave in caches stays: nobody looks for garbage there again."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it would be of any test of the file
+        gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionstart() -> None:

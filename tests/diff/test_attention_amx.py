@@ -34,7 +34,7 @@ SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
 def attention(case):
     """A graph, and what it is given."""
     b, h, g, s, t, d, f, attributes, mask = CASES[case]
-    chosen = ", ".join(x for x in ("rounded = true", "to = dtype f32", attributes) if x)
+    chosen = ", ".join(x for x in ("round_weights = true", "to = dtype f32", attributes) if x)
     more, used = (f", %m: {mask}", ", %m") if mask else ("", "")
     module = graph.parse(
         f"graph @main(%q: bf16[{b}, {h}, {s}, {d}], %k: bf16[{b}, {g}, {t}, {d}], "

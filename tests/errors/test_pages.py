@@ -54,9 +54,15 @@ def test_the_broken_program_on_a_page_raises_its_error(code):
     assert caught.value.code == code
 
 
+HAVE_RUN = set()  # some pages have the same mended program
+
+
 @pytest.mark.parametrize("code", PAGES)
 def test_the_mended_program_on_a_page_runs(code, tmp_path, monkeypatch):
     _, mended = blocks_of(code)
+    if mended in HAVE_RUN:
+        return
     monkeypatch.chdir(tmp_path)
     exec(mended, {})
     assert not list(tmp_path.iterdir())  # it leaves nothing behind
+    HAVE_RUN.add(mended)

@@ -26,6 +26,16 @@ classifier (float[batch, 64] x) => (float[batch, 10] y) {
   y = Softmax <axis = -1> (z)
 }"""
 
+LAYER = """<ir_version: 8, opset_import: ["" : 17]>
+classifier (float[batch, 64] x) => (float[batch, 10] y) {
+  z = Gemm (x, w, b)
+  y = Softmax <axis = -1> (z)
+}"""
+WEIGHTS = {
+    MODEL: {"w1": (64, 128), "b1": (128,), "w2": (128, 10), "b2": (10,)},
+    LAYER: {"w": (64, 10), "b": (10,)},
+}
+
 
 @dataclass(frozen=True)
 class Block:
@@ -45,11 +55,11 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-def write_model(path: Path) -> None:
+def write_model(path: Path, text: str = MODEL) -> None:
     """The model that the guides work on."""
     random = np.random.default_rng(0)
-    model = parser.parse_model(MODEL)
-    for name, shape in (("w1", (64, 128)), ("b1", (128,)), ("w2", (128, 10)), ("b2", (10,))):
+    model = parser.parse_model(text)
+    for name, shape in WEIGHTS[text].items():
         weights = 0.3 * random.standard_normal(shape).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(weights, name))
     path.write_bytes(model.SerializeToString())

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pages import DOCS, ROOT, blocks_of, write_model
+from pages import DOCS, LAYER, MODEL, ROOT, blocks_of, write_model
 
 from tilewright.cli import app
+from tilewright.driver.tuning import lab
 
 PAGES = [DOCS / "index.md", *sorted((DOCS / "guides").glob("*.md"))]
 # Run by other tests, or what a reader types elsewhere.
@@ -32,6 +33,7 @@ def cache_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_guide_runs(page, tmp_path, monkeypatch, cache_folder):
@@ -42,7 +44,9 @@ def test_a_guide_runs(page, tmp_path, monkeypatch, cache_folder):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(cache_folder))
-    write_model(tmp_path / "model.onnx")
+    # Tuning takes long for every kernel, and every process that checks candidates.
+    monkeypatch.setattr(lab, "host_cores", lambda: 1)
+    write_model(tmp_path / "model.onnx", LAYER if page.stem == "tuning" else MODEL)
     space = {"__name__": "guide"}
     printed = ""
     for block in blocks_of(page):
@@ -68,6 +72,7 @@ def run_line(line):
     assert done.exit_code == 0, f"{line}\n{done.output}{done.stderr}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no CMake")
 @needs_compiler
 def test_the_cmake_project_builds_and_runs(tmp_path):

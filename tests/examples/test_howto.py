@@ -35,6 +35,7 @@ def pristine(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_howto_works(page, pristine, tmp_path):
     shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)

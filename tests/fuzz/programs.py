@@ -24,6 +24,10 @@ from tilewright.tensor.intrin import TensorIntrin, declare
 from tilewright.tensor.ir import Buffer, sizes_of
 from tilewright.tensor.visit import written_buffers
 
+TILED = (
+    (64, 64, 64), (64, 32, 192), (128, 16, 192), (100, 24, 72), (5, 64, 128), (72, 88, 64),
+    (192, 8, 64),
+)  # fmt: skip
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16)
 
 
@@ -286,6 +290,32 @@ def matmul(draw: Draw) -> Program:
     return Program("matmul", te.function([*args, result], name="matmul"))
 
 
+def tiles(draw: Draw) -> Program:
+    """A product large enough for tiles that warpgroups multiply, of numbers of 16 bits."""
+    rng, dtype = draw.rng, draw.rng.choice(("bf16", "f16"))
+    m, n, k = rng.choice(TILED)
+    batch, along_n = rng.choice(((), (), (2,))), draw.flip(0.3)
+    A = te.placeholder((*batch, m, k), dtype, name="A")
+    B = te.placeholder((*batch, k, n) if along_n else (n, k), dtype, name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def product(*at: Any) -> Any:
+        *outer, i, j = at
+        right = B[(*outer, r, j)] if along_n else B[j, r]
+        return te.sum(te.cast(A[(*outer, i, r)], "f32") * te.cast(right, "f32"), axis=r)
+
+    C = te.compute((*batch, m, n), product, name="C")
+    args, result = [A, B], C
+    if draw.flip():
+        bias = te.placeholder((n,), "f32", name="bias")
+        args.append(bias)
+        result = te.compute((*batch, m, n), lambda *at: draw.unary(C[at] + bias[at[-1]]), name="D")
+    if draw.flip():
+        last = result
+        result = te.compute((*batch, m, n), lambda *at: te.cast(last[at], dtype), name="Y")
+    return Program("tiles", te.function([*args, result], name="tiles"))
+
+
 def batch_matmul(draw: Draw) -> Program:
     """Products of matrices, one per batch."""
     b, n, m, k = draw.dim(3), draw.dim(6), draw.dim(6), draw.dim(8)
@@ -496,6 +526,7 @@ MAKERS: tuple[Callable[[Draw], Program], ...] = (
     matmul,
     matmul,
     matmul,
+    tiles,
     batch_matmul,
     conv1d,
     conv2d,

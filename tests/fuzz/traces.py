@@ -14,12 +14,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from programs import DECLARED, declare_intrinsics
 
 from tilewright.base.errors import UserError
+from tilewright.base.target import Target
 from tilewright.rules import Choice, schedule
 from tilewright.rules.space import plan_text
 from tilewright.sym import Const, Expr
@@ -28,6 +29,7 @@ from tilewright.tensor.ir import (
     ALTERNATING,
     REDUCE,
     Block,
+    Buffer,
     For,
     Function,
     Load,
@@ -40,6 +42,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.passes.tails import TAILS
+from tilewright.tensor.roles import rings, role_plan
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule, Trace
 from tilewright.tensor.schedule.analysis.tree import find_block, find_loop
 from tilewright.tensor.visit import blocks, written_buffers
@@ -65,6 +68,14 @@ def random_trace(
     rng = random.Random(seed)
     style = style or rng.choice(("cpu", "cpu", "cpu", "gpu"))
     out = Outcome(Schedule(fn, seed=seed))
+    if any(_is_half(buffer) for buffer in fn.buffers):
+        roles = decided(fn, rng, small_gpu(rng))
+        if any(step.primitive == "specialize" for step in roles.steps):
+            roles.apply(out.schedule)
+            if rng.random() < 0.5:
+                Moves(out.schedule, rng).specialize()
+            count_steps(out)
+            return out  # other primitives would take roles apart
     goal = wanted + rng.randint(0, 8)
     if style == "cpu" and rng.random() < RULED:
         decided(fn, rng).apply(out.schedule)
@@ -107,12 +118,18 @@ def count_steps(out: Outcome, first: int = 0) -> None:
 RULED = 0.15  # of the schedules for CPUs: begin with what rules decide
 
 
-def decided(fn: Function, rng: random.Random) -> Trace:
-    """What the rules for this machine do, one block by a plan drawn from its space."""
+def small_gpu(rng: random.Random) -> Target:
+    """One whose kernels have warp roles; of few multiprocessors, at times just one cluster."""
+    target = Target.parse("cuda -arch=sm_90a")
+    return replace(target, machine=replace(target.machine, cores=rng.choice((8, 12, 132))))
+
+
+def decided(fn: Function, rng: random.Random, target: str | Target = "cpu") -> Trace:
+    """What the rules for a target do, one block by a plan drawn from its space."""
     threads = rng.choice((1, 2))
     inputs = [buffer.name for buffer in fn.buffers]
     constants = rng.sample(inputs, rng.randint(0, len(inputs)))
-    made = schedule(fn, threads=threads, constants=constants)
+    made = schedule(fn, target, threads=threads, constants=constants)
     offers = [offer for offer in made.offers if offer.is_open]
     if not offers:
         return made.schedule.trace
@@ -123,7 +140,7 @@ def decided(fn: Function, rng: random.Random) -> Trace:
     for plan in plans:
         given = {offer.block: Choice(offer.rule.name, plan)}
         try:
-            made = schedule(fn, threads=threads, constants=constants, choices=given)
+            made = schedule(fn, target, threads=threads, constants=constants, choices=given)
         except UserError:
             continue  # the space is that of the block as rules before had left it
     return made.schedule.trace
@@ -509,6 +526,17 @@ class Moves:
         stages = sorted(self.rng.choice((0, 0, 1)) for _ in range(count))
         self.sch.software_pipeline(loop, stages, list(range(count)))
 
+    def specialize(self) -> None:
+        """The ring of a producer and its consumers, with other sizes."""
+        found = rings(self.sch.function.body)
+        if not found:
+            raise Nothing
+        loop = self.rng.choice(found)
+        plan = role_plan(loop)
+        slots, beside = self.rng.randint(2, 6), self.rng.choice((1, 1, 2, 3))
+        more = (plan.resident, bool(plan.stream_k), bool(plan.pingpong))
+        self.sch.specialize(LoopRef(loop.var), slots, plan.blocks, beside, *more)
+
     def prefetch(self) -> None:
         block = self.block()
         at = self.index(len(self.at(block).reads))
@@ -531,6 +559,10 @@ HINTS: tuple[tuple[str, tuple[Value, ...]], ...] = (
     (PART_TERMS, (1, 2, 3, 4, 8)),
     (INTERLEAVE, (HOST, GUEST)),
 )
+
+
+def _is_half(buffer: Buffer) -> bool:
+    return buffer.dtype.is_float and buffer.dtype.bits == 16
 
 
 def _is_load(*values: Expr) -> bool:

@@ -29,7 +29,7 @@ def fill(stream, seed):
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from([SMALL, WIDE]),
     st.tuples(sizes, sizes, sizes),
@@ -61,7 +61,7 @@ def test_any_tiling_of_a_gemm_is_accepted_and_right(g, blocks, tile, slots, seed
 STREAM = build_gemm(SMALL, (3, 2, 2), (2, 1, 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(STREAM.instructions) - 1), st.integers(0, 8 * 64 - 1), st.integers(0, 9))
 def test_a_flipped_bit_ends_in_one_error_or_in_one_memory(number, bit, seed):
     words = [bytearray(encode(one, SMALL)) for one in STREAM.instructions]

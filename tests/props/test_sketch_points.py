@@ -25,7 +25,7 @@ def space_of(program: str, threads: int) -> SketchSpace:
 
 
 @pytest.mark.parametrize("program", programs.PROGRAMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**6), threads=st.sampled_from((1, 2)))
 def test_any_point_keeps_the_answer(program, seed, threads):
     space, outputs = space_of(program, threads), programs.OUTPUTS.get(program, 1)

@@ -46,7 +46,7 @@ from tilewright.sym.rules import RULES, Rule
 from tilewright.sym.text import ExprParser, ExprPrinter
 
 quick = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -62,7 +62,7 @@ COEFFICIENTS = [-8, -4, -3, -2, -1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 24]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=attrgetter("name"))
-@settings(quick, max_examples=25)
+@settings(quick, max_examples=10)
 @given(data=st.data())
 def test_rule_preserves_value(rule: Rule, data: st.DataObject) -> None:
     env = {v: data.draw(_values(v)) for v in rule.variables}

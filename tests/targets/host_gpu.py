@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import weakref
 from bisect import bisect_left
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import number, steps_of
 from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
+from tilewright.driver.device_module import DeviceModule
+from tilewright.runtime.stateful import StatefulModule
 from tilewright.tensor import parse
 from tilewright.tensor.interp import Interpreter
 from tilewright.tensor.ir import DEVICE, Function
@@ -178,13 +181,25 @@ class HostGpu:
     def graph(self, launches, waits):
         return Graph(launches, waits)
 
+    def record(self, launches, waits, stream):
+        Graph(launches, waits).launch(stream)
+
+    @contextmanager
+    def beside_capture(self):
+        yield self
+
     def tensor_map(self, address, shape, dtype, box, corners):
         return (address, shape, dtype, box)
 
 
 def on_host(module):
     """A compiled module whose launches are interpreted here."""
-    module._gpu = HostGpu(module.target)
+    gpu, inner = HostGpu(), module
+    while not isinstance(inner, DeviceModule):
+        if isinstance(inner, StatefulModule):
+            inner.memory.gpu = gpu
+        inner = inner.inner
+    gpu.target, inner._gpu = inner.target, gpu
     return module
 
 

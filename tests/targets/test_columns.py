@@ -156,6 +156,7 @@ def test_one_kernel_is_priced_against_one_for_each_sum(shape, axis):
         ((8, 12, 197, 197), 3, "f16"),
     ],
 )
+@pytest.mark.sampled
 def test_the_assembler_spills_nothing(shape, axis, dtype, arch):
     target = f"cuda -arch={arch}"
     fn = scheduled(softmax(shape, axis, dtype), target=target).schedule.function

@@ -466,7 +466,7 @@ def test_convolutions_of_bytes_take_tensor_cores(name):
 def test_groups_that_tensor_cores_outrun_become_one(precision, monkeypatch):
     # Of a model as large as those that gain by it, the interpreter would take minutes.
     densify_groups = sys.modules["tilewright.graph.passes.densify_groups"]
-    monkeypatch.setattr(densify_groups, "FULL_TILE_ELEMENTS", 1)
+    monkeypatch.setattr(densify_groups, "_full_tiles", lambda node, sm: sm.count)
     node = helper.make_node("Conv", ["xd", "wd"], ["c"], pads=[1] * 4, group=4)
     nets = {
         "f16": convolution(4, channels=64, outputs=32, size=8),
@@ -486,7 +486,7 @@ def test_groups_that_tensor_cores_outrun_become_one(precision, monkeypatch):
 def test_groups_become_as_many_as_bulk_copies_read_windows_of(stride, outputs, monkeypatch):
     """Eight groups of 16 channels are two of 64: implicit GEMMs of a batch, in one kernel."""
     densify_groups = sys.modules["tilewright.graph.passes.densify_groups"]
-    monkeypatch.setattr(densify_groups, "FULL_TILE_ELEMENTS", 1)
+    monkeypatch.setattr(densify_groups, "_full_tiles", lambda node, sm: sm.count)
     size = 6 * stride
     net = convolution(8, stride, channels=128, outputs=outputs, size=size)
     module = tw.compile(net, "cuda -arch=sm_90a", precision="f16", cache=False)
@@ -712,12 +712,60 @@ def test_outputs_that_cannot_be_written_are_named(made, code):
     assert caught.value.code == code
 
 
-def test_a_captured_stream_is_refused_until_the_arrays_are_known():
+def test_a_captured_stream_is_refused_until_the_model_has_run():
     module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
     given, out = on_gpu(module, random(1, 200)), on_gpu(module, random(1, 70))
-    with pytest.raises(TilewrightError) as caught:
+    with pytest.raises(TilewrightError, match="has not run yet") as caught:
         module(given, out=[out], stream=CAPTURED)
     assert caught.value.code == "TW4024"
+    module(given)
+    module(given, out=[out], stream=CAPTURED)
+
+
+def test_a_captured_stream_takes_no_arrays_of_the_host():
+    module = on_host(tw.compile(MODELS["gemv"], target="cuda", cache=False))
+    x = random(1, 200)
+    module(x)
+    with pytest.raises(TilewrightError, match="x is in host memory") as caught:
+        module(x, stream=CAPTURED)
+    assert caught.value.code == "TW4024"
+
+
+def test_what_a_caller_captures_has_memory_of_its_own():
+    """Its graph may run while other calls do, and after other models have been called."""
+    module = on_host(tw.compile(MODELS["conv_split"], target="cuda", cache=False))
+    given = on_device(module, *inputs_of(module))
+    (want,) = fetched(module, module(given))
+    (got,) = fetched(module, module(given, stream=CAPTURED))
+    np.testing.assert_array_equal(got, want)
+    (owner, memory, *_) = module._captured[-1]
+    others = [block for scratch in module._scratch.values() for block, _ in scratch.blocks]
+    assert memory
+    assert not {id(each) for each in memory} & {id(each) for each in others}
+    assert not owner._counts.keys() & module._counts.keys()
+    assert CAPTURED not in module._scratch
+
+
+def test_sizes_that_no_call_had_are_not_captured():
+    net = graph.parse("graph @main(%x: f32[n, 4]) { %y = neg(%x) return %y }")
+    module = on_host(tw.compile(net, target="cuda"))
+    module(random(2, 4))
+    module(on_device(module, random(2, 4)), stream=CAPTURED)
+    with pytest.raises(TilewrightError, match="with these sizes") as caught:
+        module(on_device(module, random(3, 4)), stream=CAPTURED)
+    assert caught.value.code == "TW4024"
+
+
+@pytest.mark.parametrize("precision", ["f32", "tf32", "bf16", "f16"])
+def test_what_f16_cannot_hold_is_infinite_there_alone(precision):
+    """An operand of the second product is 102400: no other type silently takes the place of f16."""
+    net = graph.parse("""graph @main(%x: f32[8, 64], %w: f32[64, 64], %v: f32[64, 64]) {
+      %a = matmul(%x, %w) %y = matmul(%a, %v) return %y
+    }""")
+    module = on_host(tw.compile(net, target="cuda -arch=sm_90a", precision=precision))
+    shapes = ((8, 64), 40), ((64, 64), 40), ((64, 64), 1e-3)
+    (got,) = fetched(module, module(*(np.full(shape, n, np.float32) for shape, n in shapes)))
+    np.testing.assert_allclose(got, np.inf if precision == "f16" else 6553.6, rtol=4e-3)
 
 
 def test_calls_of_one_stream_share_their_memory():
@@ -985,8 +1033,6 @@ def test_a_caller_s_capture_needs_graphs_that_decide(name):
     given = [on_device(module, arg) for arg in args]
     outputs = module(*given)
     module(*given, out=outputs)
-    key, kept = module._records.popitem()
-    module._records[(CAPTURED, *key[1:])] = kept  # as if the calls had been on this stream
     with pytest.raises(TilewrightError) as caught:
         module(*given, out=outputs, stream=CAPTURED)
     assert caught.value.code == "TW4070"

@@ -571,3 +571,51 @@ def test_windows_of_images_are_described_to_the_driver(driver, program, tmp_path
     assert re.search(r"^windows 6 4 3 1, from 0 0 to -3 -3, \d+ of 64$", log.read_text(), re.M)
     # Its weights, whose rows are in groups: five axes.
     assert re.search(r"^map 6 5 3 1$", log.read_text(), re.M)
+
+
+STATEFUL = """
+module stage imported states (f32[4](1.0, 2.0, 3.0, 4.0), f32[4](5.0, 6.0, 7.0, 8.0)) {
+  graph @main(%x: f32[4], %a: f32[4], %b: f32[4]) { return %a, %b, %x }
+}
+"""
+REMEMBERED = """
+import numpy as np, tilewright as tw
+net = tw.load({path!r})
+given = [np.full(4, n, np.float32) for n in (10, 20, 30)]
+seen = [np.asarray(net(x)[0])[0] for x in given]
+assert seen == [1, 5, 10], seen
+assert [state[0] for state in net.states.values()] == [20, 30]
+other = net.fork()
+net.reset()
+assert np.asarray(net(given[0])[0]).tolist() == [1, 2, 3, 4]
+later = tw.load(other.save({later!r}, states="current"))
+assert np.asarray(other(given[0])[0])[0] == 20
+assert np.asarray(later(given[0])[0])[0] == 20
+"""
+
+
+def test_a_saved_model_with_states_begins_as_it_did(driver, tmp_path):
+    """Without the bindings of the driver the states are the host's, and copied back."""
+    saved = tw.compile(graph.parse(STATEFUL), target="cuda").save(tmp_path / "net.so")
+    log = tmp_path / "log.txt"
+    environment = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)}
+    script = REMEMBERED.format(path=str(saved), later=str(tmp_path / "later.so"))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, check=False, env=os.environ | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = log.read_text().splitlines()
+    assert told.count("out 16 1") == 6 * 3  # the result and both states
+    text = (tmp_path / "net.h").read_text()
+    assert "a: f32[4] (state: read, then changed)" in text
+    assert "extern const void *const net_constants[];" in text
+
+
+def test_an_object_has_what_its_header_declares(tmp_path):
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    saved = tw.compile(graph.parse(STATEFUL), target="cuda").save(tmp_path / "net.o")
+    listed = subprocess.run(["nm", "-g", "--defined-only", str(saved)], capture_output=True,
+                            text=True, check=True).stdout.split()  # fmt: skip
+    assert {"net", "net_on_stream", "net_constants"} <= set(listed)

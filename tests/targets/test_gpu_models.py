@@ -15,6 +15,8 @@ from tilewright.runtime import cuda
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_cuda_models import CONTROL, DECIDED, MODELS, inputs_of, random
+from test_cuda_states import MEAN, PROGRAMS
+from test_cuda_states import inputs as stateful_inputs
 
 from tilewright import graph
 
@@ -149,6 +151,27 @@ def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known(torch):
     torch.cuda.synchronize()
     want = reference("conv_split", [x.cpu().numpy()])[0]
     np.testing.assert_allclose(cuda.to_host(y), want, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["conv_split", "attention", "recurrent_step"])
+def test_a_graph_of_the_caller_takes_arrays_that_are_new(torch, name):
+    """On torch's own stream for captures, with results of the model's own; it runs beside calls."""
+    module = tw.compile(MODELS[name], target="cuda")
+    inputs = inputs_of(module)
+    module(*inputs)
+    given = [torch.from_numpy(x).cuda() for x in inputs]
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        outputs = module(*given, stream=torch.cuda.current_stream().cuda_stream)
+    for factor in (1.0, 0.5):
+        for x, host in zip(given, inputs, strict=True):
+            x.copy_(torch.from_numpy(host * np.asarray(factor, host.dtype)))
+        recorded.replay()
+        module(*inputs)  # on the default stream, in other memory
+        torch.cuda.synchronize()
+        wanted = reference(name, [x.cpu().numpy() for x in given])
+        for got, want in zip(outputs, wanted, strict=True):
+            np.testing.assert_allclose(cuda.to_host(got), want, rtol=2e-4, atol=2e-5)
 
 
 def test_an_empty_batch_gives_an_empty_result():
@@ -372,3 +395,63 @@ def test_a_model_is_tuned_on_the_gpu_and_answers_the_same(tmp_path):
         got = [cuda.to_host(y) for y in made(*inputs)]
         for a, b in zip(got, reference("conv", inputs), strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_states_are_kept_on_the_gpu(name):
+    program = graph.parse(PROGRAMS[name])
+    model = tw.compile(program, target="cuda")
+    x = cuda.empty(stateful_inputs(PROGRAMS[name], 1)[0].shape)
+    outputs = None
+    for _ in range(2):
+        states = [program.constants[each] for each in program.states]
+        for given in stateful_inputs(PROGRAMS[name], 3):
+            cuda.copy_in(x.address, given)
+            made = model(x, out=None if name == "found" else outputs)
+            outputs = outputs or made
+            results = graph.interpret(program, given, *states)
+            count = len(program.made)
+            states = results[count:]
+            got = [cuda.to_host(each) for each in (*made, *model.states.values())]
+            for one, want in zip(got, results, strict=True):
+                np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-6)
+        model.reset()
+
+
+def test_streams_that_share_states_wait_for_each_other():
+    model, x = tw.compile(graph.parse(MEAN), target="cuda"), np.ones(4, np.float32)
+    streams = [cuda.Stream() for _ in range(3)]
+    for at in range(30):
+        model(x, stream=streams[at % 3].handle)
+    state = model.states["sum"]
+    got = cuda.to_host(state, stream=state.stream)
+    np.testing.assert_array_equal(got, np.full(4, 30, np.float32))
+
+
+def test_a_graph_of_the_caller_changes_the_states(torch):
+    model = tw.compile(graph.parse(MEAN), target="cuda")
+    x, side, recorded = torch.ones(4).cuda(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    (y,) = model(x, stream=side.cuda_stream)
+    model(x, out=[y], stream=side.cuda_stream)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(recorded, stream=side):
+        model(x, out=[y], stream=side.cuda_stream)
+    for at in range(3, 8):
+        recorded.replay()
+        torch.cuda.synchronize()
+        assert cuda.to_host(model.states["count"]) == at
+        np.testing.assert_array_equal(torch.from_dlpack(model.states["sum"]).cpu(), [at] * 4)
+
+
+def test_a_saved_model_with_states_keeps_them_on_the_gpu(tmp_path):
+    saved = tw.compile(graph.parse(MEAN), target="cuda").save(tmp_path / "mean.so")
+    model, x = tw.load(saved), np.ones(4, np.float32)
+    assert isinstance(model.states["sum"], cuda.DeviceArray)
+    for at in range(1, 4):
+        (y,) = model(x)
+        np.testing.assert_array_equal(np.asarray(y), x)
+        assert cuda.to_host(model.states["count"]) == at
+    model.reset()
+    model(x)
+    assert cuda.to_host(model.states["sum"]).tolist() == [1.0] * 4

@@ -110,6 +110,11 @@ CONVOLUTIONS = [
     ((6, 8, 12, 5, 2, 2), (8, 3, 6, 2, 2, 3, 2, 1)),  # strides
     ((16, 16, 6, 1, 1, 0), (16, 6, 6, 16, 4, 3, 4, 1)),  # pointwise
     ((3, 3, 9, 3, 1, 1, 2), (3, 9, 9, 3, 3, 1, 1, 1)),  # a batch, few channels
+    ((13, 11, 7, 1, 1, 0), (8, 7, 7, 4, 4, 1, 2, 1)),  # sizes that no tile divides
+    ((13, 11, 11, 3, 1, 1, 2), (8, 4, 11, 4, 4, 2, 1, 1)),
+    ((13, 11, 27, 3, 2, 0), (8, 8, 13, 4, 4, 2, 1, 2)),  # blocks share the sum
+    ((37, 5, 13, 1, 1, 0), (8, 2, 13, 4, 2, 2, 4, 4)),
+    ((3, 5, 69, 3, 1, 0), (8, 2, 16, 4, 2, 2, 1, 1)),
 ]
 
 
@@ -286,7 +291,9 @@ def test_threads_of_a_depthwise_convolution_load_sixteen_bytes():
     assert "0 bytes spill stores, 0 bytes spill loads" in assembled(ptx)
 
 
-@pytest.mark.parametrize("shape", [(8, 16, 8), (4, 12, 10, 3, 2), (12, 8, 13), (32, 32, 4)])
+@pytest.mark.parametrize("shape", [(8, 16, 8), (4, 12, 10, 3, 2), (12, 8, 13), (32, 32, 4),
+                                   (29, 23, 7, 1, 1, 0), (17, 9, 11, 3, 2),
+                                   (3, 24, 80, 20, 20, 0)])  # fmt: skip
 def test_convolutions_by_the_default_plan(shape):
     check(convolution(*shape), "c_sum", "convolution", None)
 
@@ -590,6 +597,7 @@ HOT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", HOT)
+@pytest.mark.sampled
 def test_hot_kernels_stay_in_registers(name, arch):
     target = Target.parse(f"cuda -arch={arch}")
     made = schedule(HOT[name], target, constants=("w", "b"))

@@ -285,6 +285,57 @@ def test_guards_of_more_than_a_store_are_branches():
     assert "@%p1 st" not in ptx
 
 
+def guarded(of, value, at=""):
+    """The PTX of y[i + at] = value for i < 300, of two inputs and a thread's own values."""
+    text = f"""
+    func @guarded(%x: {of}[300], %z: {of}[300], %y: {of}[300], %n: index) stage scheduled {{
+      for %b in thread(blockIdx.x) 0..3 {{
+        for %t in thread(threadIdx.x) 0..32 {{
+          alloc %own: {of}[4] in local
+          %own[0] = %x[0]
+          if %b * 128 + %t * 4 < 300 {{
+            for %l in vector 0..4 {{
+              %y[%b * 128 + %t * 4 + %l{at}] = {value}
+            }}
+          }}
+        }}
+      }}
+    }}
+    """
+    device = tensor_lower(parse(text), "gpu", PassContext(target=Target.parse(SM90)))
+    return device_code(device, SM90).ptx
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "store"),
+    [
+        ("bool", "%x[%b * 128 + %t * 4 + %l] < %z[%b * 128 + %t * 4 + %l]", "b32"),
+        ("i4", "%x[%b * 128 + %t * 4 + %l] + %z[%b * 128 + %t * 4 + %l]", "b32"),
+        ("f32", "%own[0] * %x[%b * 128 + %t * 4 + %l]", "v4.b32"),
+    ],
+)
+def test_a_guarded_store_has_the_form_of_memory(of, value, store):
+    ptx = guarded(of, value)
+    assert re.search(rf"@%p\d+ st\.global\.{store}", ptx)
+    assert "bra" not in ptx
+    assembled(ptx)
+
+
+@pytest.mark.parametrize(
+    ("value", "at"),
+    [
+        ("%x[%b * 128 + %t * 4 + %l]", " + 4 * (%b // %n)"),
+        ("%x[(%b // %n) * 128 + %t * 4 + %l]", ""),
+        ("%own[%b * 128 + %t * 4 + %l]", ""),
+    ],
+)
+def test_long_arithmetic_and_dynamic_registers_stay_behind_the_branch(value, at):
+    ptx = guarded("f32", value, at)
+    assert "bra" in ptx
+    assert not re.search(r"@%p\d+ st\.global", ptx)
+    assembled(ptx)
+
+
 def test_what_is_no_zero_is_selected():
     ptx = padded("f32", edge="-1.0")
     assert re.search(r"@%p\d+ ld\.global", ptx)

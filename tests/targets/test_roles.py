@@ -94,6 +94,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled
 def test_a_planted_fault_is_found(fault, shape, seed):
     good = program(shape)
     bad = FAULTS[fault](good)

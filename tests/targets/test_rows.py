@@ -99,6 +99,7 @@ def check(name, count, columns, dtype, plan, target=TARGET):
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize(("dtype", "vector"), [("f32", 4), ("bf16", 8)])
+@pytest.mark.sampled
 def test_rows_are_read_once_by_sixteen_bytes_and_stay_in_registers(name, dtype, vector):
     made = scheduled(model(name, 8192, 8192, dtype))
     plan = dict(part.split("=") for part in made.decisions[0].plan.split())
@@ -222,6 +223,7 @@ def test_rows_of_a_number_that_calls_tell_stay_in_registers(name, count):
     """As those of a known number do: only the length of a row says what a thread has of it."""
     module = model(name, "n", 256)
     fn = scheduled(module, "threads=32 vector=4 rows=1 ahead=0").schedule.function
+    assert "alloc %x_local: " in str(fn)  # one copy, which all stages read
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(shape, np.float32) for shape in ((count, 256), 256, 256)]
     (want,) = graph.interpret(module, *given)

@@ -199,6 +199,22 @@ def test_operands_that_are_made_on_the_way_are_left_to_others():
     assert made.decisions[0].rule == "gemm"
 
 
+@pytest.mark.parametrize("axis", ["m", "k"])
+def test_diagonals_are_left_to_others(axis):
+    """The box around a tile of them would exceed shared memory."""
+    r = te.reduce_axis((0, 64), name="r")
+    x = te.placeholder((64, 64, 64), "f32", name="x")
+    w = te.placeholder((64, 64), "f32", name="w")
+
+    def product(i, j):
+        return te.sum(x[i if axis == "m" else r, i, r] * w[r, j], axis=r)
+
+    fn = te.function([x, w, te.compute((64, 64), product, name="c")], name="f")
+    made = schedule(fn, TARGET)
+    assert not {each.rule for each in made.decisions} & {"gemm", "sgemm"}
+    assert tw.build(made.schedule.function, TARGET).ptx
+
+
 def test_older_gpus_have_other_rules():
     assert schedule(gemm(256, 256, 256), "cuda -arch=sm_75").decisions[0].rule == "gemm"
 

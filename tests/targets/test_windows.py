@@ -198,6 +198,7 @@ def model(channels=64, kernel=3, stride=1, size=6):
 
 @pytest.mark.parametrize("precision", ["f16", "bf16", "tf32"])
 @pytest.mark.parametrize("channels", [64, 5])
+@pytest.mark.sampled
 def test_a_model_is_multiplied_by_tensor_cores(precision, channels):
     module = tw.compile(model(channels), target=TARGET, precision=precision, cache=False)
     rules = [d.rule for k in module.program.kernels.values() for d in k.decisions]

@@ -17,8 +17,6 @@ from dataclasses import dataclass, fields, replace
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 KB, MB = 1024, 1024 * 1024
 
 KNOWN, MEASURED, GUESSED = "known", "measured", "guessed"
@@ -51,6 +49,8 @@ class Cache:
     def kept_rows(self, stride_bytes: int, row_bytes: Any) -> Any:
         """Rows at this stride that stay while other data streams through; takes numbers or
         columns."""
+        import numpy as np  # a process that asks how many cores there are needs none of it
+
         lines = np.maximum(1, -(-row_bytes // self.line_bytes))
         all_sets = self.period_bytes // self.line_bytes
         sets = np.minimum(all_sets, self.sets_apart(stride_bytes) * lines)
@@ -113,6 +113,12 @@ class Machine:
     @property
     def cycle_ns(self) -> float:
         return 1.0 / self.frequency_ghz
+
+    @property
+    def loads_lanes(self) -> bool:
+        """Whether a lane of a gather takes longer than loading its index and its element alone and
+        putting that in its place."""
+        return self.gather_lane_cycles * self.loads_per_cycle > 2
 
     def cycles(self, ns: float) -> float:
         """A time in cycles."""

@@ -14,6 +14,7 @@ from tilewright.cli.doctor import doctor
 from tilewright.cli.inspect import inspect
 from tilewright.cli.opt import opt
 from tilewright.cli.ort import ort
+from tilewright.cli.records import records
 from tilewright.cli.report import report
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
@@ -25,6 +26,7 @@ COMMANDS = (
     run,
     bench,
     tune,
+    records,
     worker,
     inspect,
     report,

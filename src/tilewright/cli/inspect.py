@@ -13,6 +13,7 @@ from rich.table import Table
 from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.records import skipped_note
 from tilewright.runtime.module import Module
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ def inspect(
         _write_stage(model, onnx, stage, precision)
         return
     module = common.read_module(model, target, threads, precision, without)
+    from tilewright.tune.database import default_path
+
+    if note := skipped_note(default_path()):
+        common.console.print(note, style="yellow", markup=False)
     if kernel or graph or placement:
         if kernel:
             print(_kernel_text(module, kernel))

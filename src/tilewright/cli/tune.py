@@ -15,6 +15,7 @@ from rich.table import Table
 from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import Json, Precision, Source, Target, Threads, Without
+from tilewright.cli.records import skipped_note
 
 if TYPE_CHECKING:  # imported lazily: loading the tuner would slow down every command
     from tilewright.tune.fleet import Fleet
@@ -290,7 +291,7 @@ def _summary(outcome: Outcome, database: Path | None) -> None:
         out.print(f"{len(outcome.winners)} kernels are kept in {database or 'memory only'}")
     else:
         out.print("nothing faster than the default was found")
-    for note in outcome.notes:
+    for note in filter(None, [*outcome.notes, skipped_note(database)]):
         out.print(note, style="yellow", markup=False)
 
 

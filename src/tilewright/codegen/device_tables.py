@@ -32,7 +32,7 @@ MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32], i32
 LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32, i32, i32 }"
 BODY = "{ i32, i32 }"
 VARIANT = f"{{ {', '.join(['ptr'] * 8)}, i32, i32, i32 }}"
-MODEL = f"{{ {', '.join(['ptr'] * 8)}, i64, i64, {', '.join(['i32'] * 6)} }}"
+MODEL = f"{{ {', '.join(['ptr'] * 8)}, i64, i64, {', '.join(['i32'] * 7)} }}"
 
 MAP_TYPES = {"u8": 0, "i8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
@@ -124,6 +124,7 @@ class Tables:
     sizes: list[Told] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)  # arrays stored after the weights
     weights_bytes: int = 0  # of both
+    n_states: int = 0  # the last inputs
 
     @property
     def arena_bytes(self) -> int:
@@ -168,6 +169,7 @@ def _model(module: ModuleText, name: str, tables: Tables) -> str:
         len(tables.sizes),
         len(first.input_bytes),
         len(first.output_bytes),
+        tables.n_states,
     )
     fields = [
         listed("ptx", "ptr", [module.string(text).text for text in tables.ptx]),

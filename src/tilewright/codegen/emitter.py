@@ -37,6 +37,7 @@ from tilewright.codegen.facts import (
 )
 from tilewright.codegen.handlers import Handlers
 from tilewright.codegen.index_ranges import WORD, fits, is_natural
+from tilewright.codegen.lanes import is_loaded, lane_of
 from tilewright.codegen.lookup import bytes_of
 from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.machine import Machine
@@ -57,6 +58,8 @@ WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # per buffer; larger ones are allocated by the runtime
 STACK_TOTAL_BYTES = 64 * 1024  # per function; musl's threads have 128 KB
 SHORT_LOOP = 16  # trip count up to which LLVM may fully unroll any loop
+# What is computed from its children's values.
+ARITHMETIC = frozenset((sym.Add, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max))
 
 
 class Emitter:
@@ -83,9 +86,7 @@ class Emitter:
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
-        self.tile_maps: dict[
-            object, Value
-        ] = {}  # GPU: tensor maps of the matrices that tiles are copied from
+        self.tile_maps: dict[object, Value] = {}  # GPU: tensor maps of matrices with tiles
         self.awaited: tuple[Buffer, ...] = ()  # GPU: memory that earlier kernels may still use
         self.weights: dict[Buffer, Memory] = {}  # GPU: weights, as read after the grid wait
         self.tile_bytes = 0  # of tiles, in dynamic shared memory so far
@@ -502,7 +503,7 @@ class Emitter:
     def _direct(self, node: Expr) -> Value | None:
         """Nodes that are not computed from all of their children's values."""
         kind = type(node)
-        if kind in _ARITHMETIC:
+        if kind in ARITHMETIC:
             return None
         if kind is Const:
             assert isinstance(node, Const)
@@ -605,15 +606,25 @@ class Emitter:
             return emit_lookup(self.b, machine.byte_tables, machine.byte_lanes, table, x)
         place, lanes = self._place(node.buffer, node.index)
         mask, is_known = None, self._is_known
-        if isinstance(node, MaskedLoad) and not all(known_lanes(node.mask) or (False,)):
+        known = known_lanes(node.mask) if isinstance(node, MaskedLoad) else None
+        if isinstance(node, MaskedLoad) and not all(known or (False,)):
             mask = self._spread(self.expr(node.mask), lanes)
-            is_known = is_known and known_lanes(node.mask) is not None
+            is_known = is_known and known is not None
+            if known is not None and self._mask is None and any(known) and place.offsets:
+                loaded = self.access.load(place.of_lanes(known), lanes)
+                return self.b.select(mask, loaded, Value(loaded.type, "zeroinitializer"))
         if self._mask is not None and lanes == self._mask.lanes:
             mask = self._mask if mask is None else self.b.op("and", self._mask, mask)
         if lanes == 1 and (mask is not None or self._mask is not None):
             return self._load_if(place, mask)
         if mask is not None and not is_known and self.access.has_slow_masks(place, lanes):
             return self.access.load_whole(place, lanes, mask, self._count(node.buffer))
+        if mask is None and self.machine.loads_lanes and lanes > 1 and place.is_scattered:
+            apart = common_part(flat_index(node.buffer, node.index))[1]
+            is_steady = self.around and not sym.uses_var(apart, {self.around[-1]})
+            if is_steady and is_loaded(apart):  # the indices leave the innermost loop
+                each = [self.index(lane_of(apart, lane)) for lane in range(lanes)]
+                return self.access.load_lanes(place, each)
         return self.access.load(place, lanes, mask)
 
     def _count(self, buffer: Buffer) -> Value:
@@ -694,10 +705,6 @@ class Emitter:
     def _spread(self, value: Value, lanes: int) -> Value:
         """A scalar stored to a vector place goes to every lane."""
         return self.b.splat(value, lanes) if value.lanes == 1 and lanes > 1 else value
-
-
-# What is computed from its children's values.
-_ARITHMETIC = frozenset((sym.Add, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max))
 
 
 def _is_narrow(index: Value) -> bool:

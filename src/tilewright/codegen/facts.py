@@ -29,6 +29,7 @@ from tilewright.sym import (
     add,
     floordiv,
     fold,
+    folded,
     mul,
     simplify,
     sub,
@@ -61,22 +62,8 @@ def is_non_negative(expr: Expr, known: Mapping[Var, object]) -> bool:
     return expr.dtype.kind == "uint" or fold(expr, fact)
 
 
-def divisor(expr: Expr) -> int:
-    """A number that divides the integer, as large as can be shown; 0 for the constant 0."""
-    global _divisors
-    found = _divisors.get(expr)
-    if found is None:
-        if len(_divisors) > _KEEP:
-            _divisors = {}  # another thread may still use the other one
-        found = fold(expr, _divisor_of, _divisors)
-    return found
-
-
-_KEEP = 1 << 14
-_divisors: dict[Expr, int] = {}  # an unrolled body has the same indices many times
-
-
 def _divisor_of(node: Expr, of: tuple[int, ...]) -> int:
+    """A number that divides the integer, as large as can be shown; 0 for the constant 0."""
     if isinstance(node, Const):
         return abs(int(node.value))
     if isinstance(node, (Add, Sub, Min, Max, FloorMod)):
@@ -88,6 +75,9 @@ def _divisor_of(node: Expr, of: tuple[int, ...]) -> int:
     if isinstance(node, Broadcast):
         return of[0]
     return 1
+
+
+divisor = folded(_divisor_of)  # an unrolled body has the same indices many times
 
 
 def as_ramp(index: Expr) -> tuple[Expr, Expr] | None:

@@ -3,7 +3,8 @@
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
 wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes within one aligned
 part of a buffer one load of it and a shuffle; the rest are gathers and scatters. Stores to a few
-runs are one shuffle and store each. A mask keeps lanes from touching memory.
+runs are one shuffle and store each. A mask keeps lanes from touching memory; one that is known
+leaves their elements out of the runs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tilewright.codegen.machine import Machine
 from tilewright.codegen.types import mangled, memory_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
+ODD_STRIDE = 3  # at which shuffles of bytes and words are slow: there is no narrowing conversion
+PIECE_BITS = 128  # what byte shuffles work on
 MAX_RUNS = 4  # lanes in more runs of contiguous elements are gathered
 
 
@@ -64,6 +67,21 @@ class Place:
         """Whether lanes are loaded as a few contiguous runs."""
         runs = self.runs
         return len(runs) <= MAX_RUNS and any(stop - start > 1 for _, start, stop in runs)
+
+    def of_lanes(self, active: tuple[bool, ...]) -> Place:
+        """The same place for active lanes; each other one goes where the active one before it does,
+        or the first."""
+        near, nearest = active.index(True), []
+        for lane, is_active in enumerate(active):
+            near = lane if is_active else near
+            nearest.append(near)
+        rows = tuple([self.rows[lane] for lane in nearest]) if self.rows else ()
+        return replace(self, offsets=tuple([self.offsets[lane] for lane in nearest]), rows=rows)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether nothing is known of where lanes are."""
+        return self.stride is None and not self.offsets
 
     @property
     def is_injective(self) -> bool:
@@ -193,6 +211,14 @@ class Accesses:
     ) -> Value:
         """Load everything from the first to the last lane, then shuffle. A mask leaves out what is
         between the lanes: it may be beyond the buffer."""
+        few = PIECE_BITS // place.element.bits
+        if (
+            mask is None
+            and stride == ODD_STRIDE
+            and lanes % few == 0
+            and lanes >= few > WIDEST_SHUFFLE
+        ):
+            return self._load_pieces(place, stride, lanes, few)
         span = (lanes - 1) * abs(stride) + 1
         picks = [lane * abs(stride) for lane in range(lanes)]
         first = place.index
@@ -207,6 +233,30 @@ class Accesses:
             own = self.b.shuffle(self.b.concat(mask, nothing), apart)
         here = replace(place, index=first, divisor=1, stride=1)
         return self.b.shuffle(self._load_run(here, span, own), picks)
+
+    def _load_pieces(self, place: Place, stride: int, lanes: int, few: int) -> Value:
+        """Strided bytes or words, `few` of them from as many 128-bit pieces as the stride: LLVM
+        takes a shuffle of more apart, lane by lane. The last piece ends with the last lane."""
+        parts: list[Value] = []
+        reach = (few - 1) * stride + 1
+        starts = [*range(0, (stride - 1) * few, few), reach - few]
+        piece_of = [max(i for i, at in enumerate(starts) if at <= x) for x in range(reach)]
+        for begin in range(0, lanes * stride, few * stride):
+            whole: Value | None = None
+            for i, at in enumerate(starts):
+                first = self._moved(place.index, begin + at)
+                run = self._load_run(replace(place, index=first, divisor=1, stride=1), few, None)
+                picks = [
+                    few + lane * stride - at if piece_of[lane * stride] == i else lane
+                    for lane in range(few)
+                ]
+                whole = self.b.shuffle(self.b.concat(run if whole is None else whole, run), picks)
+            assert whole is not None
+            parts.append(whole)
+        while len(parts) > 1:
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = [self.b.concat(*pair) for pair in pairs]
+        return parts[0]
 
     def _load_pattern(self, place: Place, lanes: int, mask: Value | None) -> Value:
         """Lanes at static offsets: load the few runs that contain them, then shuffle."""
@@ -267,6 +317,12 @@ class Accesses:
         """Whether there are gather instructions; without, every masked lane is a branch."""
         return self.machine.has_gather and element.bits >= 32
 
+    def load_lanes(self, place: Place, indices: Iterable[Value]) -> Value:
+        """An element per index, relative to the origin of a place."""
+        pointers = [self._pointers(place, at) for at in indices]
+        loaded = self._load_each(pointers, place, vector(memory_type(place.element), len(pointers)))
+        return self.to_register(loaded, place.element)
+
     def _load_each(self, pointers: Iterable[Value], place: Place, type_: str) -> Value:
         """Load lane by lane, without gather instructions."""
         element, loaded = memory_type(place.element), Value(type_, "poison")
@@ -282,7 +338,7 @@ class Accesses:
         if place.origin is None:
             return self.b.offset(element, start, indices)
         start = self.b.pure("ptr", f"getelementptr {element}, {start}, {place.origin}")
-        type_ = vector("ptr", indices.lanes)
+        type_ = vector("ptr", indices.lanes) if indices.lanes > 1 else "ptr"
         return self.b.pure(type_, f"getelementptr {element}, {start}, {indices}")
 
     # ------------------------------------------------------------------ stores

@@ -17,7 +17,7 @@ from typing import TypeGuard
 from tilewright import sym
 from tilewright.base.dtype import BF16, F32, F64, DType
 from tilewright.base.errors import Unsupported
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import WARP, multiprocessor_of
 from tilewright.base.target import Target
 from tilewright.codegen import (
     ampere,
@@ -64,6 +64,9 @@ GLOBAL = "ptr addrspace(1)"
 BLOCK_SHARED_BYTES = 1024  # reserved by the system per block
 ROUNDED = "rounded_bf16"  # f32 rounded to the nearest bf16
 ARGUMENT_ALIGN = 16  # alignment of array arguments, in bytes
+# Resident threads per multiprocessor to allow, with 128 registers each: for 2048 of them, ptxas
+# would serialize loads.
+READY_THREADS = 512
 # CUDA's limits on grids and blocks along each axis.
 LAUNCH_LIMITS = {
     **dict.fromkeys(("blockIdx.y", "blockIdx.z"), 65535),
@@ -133,50 +136,27 @@ def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
 
 
 def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, name: str) -> Kernel:
-    buffers = _outer_buffers(fn, loop)
-    meets = any(node is GRID_BARRIER for node in exprs(loop))
-    if meets:
-        counts = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
-        buffers += tuple(buffer for buffer in counts if buffer.memory == ARRIVALS)
-    waits = any(node is WAIT for node in exprs(loop))
+    waits, meets = (any(node is each for node in exprs(loop)) for each in (WAIT, GRID_BARRIER))
     shares = any(isinstance(node, Call) and node.op == STREAM_WAIT for node in exprs(loop))
-    scalars = _free_scalars(loop)
-    written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
-    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
-    written |= {buffer for buffer in buffers if buffer.memory == ARRIVALS}
+    buffers, scalars = _kernel_buffers(fn, loop, meets), _free_scalars(loop)
+    written, maps = _written(loop, buffers), hopper.tile_maps(loop)
     params = []
     for buffer in buffers:
         access = "" if buffer in written else " readonly"
         params.append((f"ptr noalias align {ARGUMENT_ALIGN}{access}", buffer.name))
     params += [(register_type(var.dtype), var.name) for var in scalars]
-    maps = hopper.tile_maps(loop)
     params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
-    extents = _extents(loop)
-    warps = ampere.uses_mma(loop)
+    extents, warps = _extents(loop), ampere.uses_mma(loop)
     fences = wgmma.uses_wgmma(loop) and not warps
-    asked = annotation(loop, RESIDENT)
-    ready = asked * _threads(extents) if isinstance(asked, int) else READY_THREADS
-    bound = _launch_bound(extents, ready)
-    if hopper.gives_registers(loop) or warps:
-        # Bound the blocks per multiprocessor by registers; warp-level accumulators need many.
-        resident = 1 if warps else hopper.resident_blocks(loop, _threads(extents))
-        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
-    cluster = _cluster(loop)
-    if cluster > 1:
-        bound += f' "nvvm.cluster_dim"="1,{cluster},1"'
-    with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
+    bounds = _launch_bounds(loop, extents)
+    with module.function("void", name, params, linkage="ptx_kernel", suffix=bounds) as (b, values):
         emitter = DeviceEmitter(module, machine(target), b, name, FENCED if fences else HANDLERS)
-        emitter.assembly = assembly_of(fn)
-        emitter.cluster = cluster
-        emitter.reordered = reordered(loop)
-        emitter.branches = predicated.branches(loop)
-        emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
-        weights = weights_of(fn)
-        emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
+        _take_facts(emitter, fn, loop)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
+        weights = weights_of(fn)
+        emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
         _read_early(emitter, [buffer for buffer in buffers if buffer in weights], waits, meets)
-        emitter.ranges = index_ranges(loop, sizes_in_memory(fn), LAUNCH_LIMITS)
         emitter.uniform = frozenset(scalars)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.bind(var, value)
@@ -185,22 +165,51 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         emitter.stmt(loop)
         b.ret()
     _check_shared(emitter, loop, target)
-    grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
-    block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
-    changed = tuple([buffer for buffer in buffers if buffer in written])
     return Kernel(
         name,
         buffers,
         scalars,
-        grid,  # type: ignore[arg-type]  # three axes
-        block,  # type: ignore[arg-type]  # three axes
+        _along_axes("blockIdx", extents),
+        _along_axes("threadIdx", extents),
         emitter.tile_bytes,
         maps,
-        changed,
-        waits,
-        meets or shares,
-        warps or fences or _adds_products(loop),
+        tuple([buffer for buffer in buffers if buffer in written]),
+        can_start_early=waits,
+        is_together=meets or shares,
+        multiplies=warps or fences or _adds_products(loop),
     )
+
+
+def _kernel_buffers(fn: Function, loop: For, meets: bool) -> tuple[Buffer, ...]:
+    """The buffers passed to a kernel; where its blocks meet, also how many have arrived."""
+    buffers = _outer_buffers(fn, loop)
+    if not meets:
+        return buffers
+    made = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
+    return (*buffers, *(buffer for buffer in made if buffer.memory == ARRIVALS))
+
+
+def _written(loop: For, buffers: Sequence[Buffer]) -> set[Buffer]:
+    """The buffers that a kernel may write: any whose address it takes is one."""
+    written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
+    written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
+    return written | {buffer for buffer in buffers if buffer.memory == ARRIVALS}
+
+
+def _take_facts(emitter: DeviceEmitter, fn: Function, loop: For) -> None:
+    """What the emitter has to know of a whole kernel."""
+    emitter.assembly = assembly_of(fn)
+    emitter.cluster = _cluster(loop)
+    emitter.reordered = reordered(loop)
+    emitter.branches = predicated.branches(loop)
+    emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
+    emitter.ranges = index_ranges(loop, sizes_in_memory(fn), LAUNCH_LIMITS)
+
+
+def _along_axes(level: str, extents: dict[str, Expr]) -> tuple[Expr, Expr, Expr]:
+    """The extents of a grid or block."""
+    x, y, z = (extents.get(f"{level}.{axis}", ONE) for axis in AXES)
+    return x, y, z
 
 
 def _adds_products(loop: For) -> bool:
@@ -245,22 +254,28 @@ def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
     return replace(kernel, shared_bytes=shared)
 
 
-WARP = 32  # threads per warp
-READY_THREADS = 512  # resident threads to allow per multiprocessor: 128 registers each
+def _launch_bounds(loop: For, extents: dict[str, Expr]) -> str:
+    """Attributes of a kernel: threads per block, blocks per multiprocessor, blocks per cluster."""
+    threads = _block_threads(extents)
+    bounds = "" if threads is None else f' "nvvm.maxntid"="{threads}"'
+    if ampere.uses_mma(loop):  # accumulators of warps need many registers
+        bounds += ' "nvvm.minctasm"="1"'
+    elif hopper.gives_registers(loop):
+        resident = hopper.resident_blocks(loop, _threads(extents))
+        bounds += f' "nvvm.minctasm"="{resident}"'
+    elif threads is not None:
+        asked = annotation(loop, RESIDENT)
+        whole = -(-threads // WARP) * WARP
+        resident = asked * threads // whole if isinstance(asked, int) else READY_THREADS // whole
+        bounds += f' "nvvm.minctasm"="{max(1, resident)}"'
+    cluster = _cluster(loop)
+    return bounds + (f' "nvvm.cluster_dim"="1,{cluster},1"' if cluster > 1 else "")
 
 
-def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
-    """Launch bounds: threads per block, and minimum resident threads, so that ptxas uses more
-    registers. By default it serializes loads to keep 2048 threads resident."""
-    threads = 1
-    for axis in AXES:
-        extent = extents.get(f"threadIdx.{axis}", ONE)
-        if not isinstance(extent, Const):
-            return ""
-        threads *= int(extent.value)
-    bound = f' "nvvm.maxntid"="{threads}"'
-    whole = -(-threads // WARP) * WARP
-    return f'{bound} "nvvm.minctasm"="{max(1, ready // whole)}"' if ready else bound
+def _block_threads(extents: dict[str, Expr]) -> int | None:
+    """Threads per block, if they are static."""
+    axes = [extent for extent in _along_axes("threadIdx", extents) if isinstance(extent, Const)]
+    return math.prod(int(axis.value) for axis in axes) if len(axes) == len(AXES) else None
 
 
 def _threads(extents: dict[str, Expr]) -> int:
@@ -537,11 +552,12 @@ def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """Prefetch to L2."""
+    """Prefetch to L2, in assembly: LLVM's intrinsic is refused for processors before sm_90."""
     (place,) = node.args
     assert isinstance(place, ir.Address)
     there = e.b.value(GLOBAL, f"addrspacecast {e.pointer(place)} to {GLOBAL}")
-    return e.b.call("llvm.nvvm.prefetch.global.L2", "void", there)
+    e.b.line(f'call void asm sideeffect "prefetch.global.L2 [$0];", "l"({there})')
+    return Value("void", "")
 
 
 def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
@@ -613,20 +629,24 @@ def _rounded(e: Emitting, node: Call, is_statement: bool) -> Value:
     return result
 
 
+def _elements(stmt: ir.Alloc) -> int:
+    """The elements of a buffer of static size."""
+    count = 1
+    for dim in stmt.buffer.shape:
+        size = sym.simplify(dim)
+        if not isinstance(size, Const):
+            name = f"{stmt.buffer.scope} %{stmt.buffer.name}"
+            raise Unsupported("TW3053", f"{name} has the symbolic size {size}", stmt.loc)
+        count *= int(size.value)
+    return count
+
+
 def _local(e: Emitting, stmt: ir.Alloc) -> None:
     e.allocate(stmt)
 
 
 def _shared(e: Emitting, stmt: ir.Alloc) -> None:
-    buffer = stmt.buffer
-    count = 1
-    for dim in buffer.shape:
-        size = sym.simplify(dim)
-        if not isinstance(size, Const):
-            raise Unsupported(
-                "TW3053", f"shared %{buffer.name} has the symbolic size {size}", stmt.loc
-            )
-        count *= int(size.value)
+    buffer, count = stmt.buffer, _elements(stmt)
     align = buffer.memory.alignment_bytes
     e.static_bytes += -(-count * buffer.dtype.size_bytes // align) * align
     name = f"{e.name}.{buffer.name}.{len(e.module.global_lines)}"
@@ -641,11 +661,7 @@ def _shared(e: Emitting, stmt: ir.Alloc) -> None:
 
 def _sum(e: Emitting, stmt: ir.Alloc) -> None:
     """Accumulators: each thread of a warpgroup holds its part of every tile."""
-    count = 1
-    for dim in stmt.buffer.shape:
-        assert isinstance(dim, Const)
-        count *= int(dim.value)
-    part = f"[{count // wgmma.THREADS} x float]"
+    part = f"[{_elements(stmt) // wgmma.THREADS} x float]"
     pointer = e.b.alloca(part, align=SUM.alignment_bytes, hint=stmt.buffer.name)
     e.memories[stmt.buffer] = Memory(pointer, SUM.alignment_bytes)
     e.stmt(stmt.body)
@@ -653,8 +669,7 @@ def _sum(e: Emitting, stmt: ir.Alloc) -> None:
 
 def _held(e: Emitting, stmt: ir.Alloc) -> None:
     """The same, by runs of a row, or one value per row."""
-    size = math.prod(int(str(dim)) for dim in stmt.buffer.shape)
-    count = 2 if stmt.buffer.memory == ROW else size // wgmma.THREADS
+    count = 2 if stmt.buffer.memory == ROW else _elements(stmt) // wgmma.THREADS
     part = f"[{count} x float]"
     pointer = e.b.alloca(part, align=WIDE.alignment_bytes, hint=stmt.buffer.name)
     e.memories[stmt.buffer] = Memory(pointer, WIDE.alignment_bytes)
@@ -663,7 +678,7 @@ def _held(e: Emitting, stmt: ir.Alloc) -> None:
 
 def _left(e: Emitting, stmt: ir.Alloc) -> None:
     """A left operand in registers, packed in pairs."""
-    count = math.prod(int(str(dim)) for dim in stmt.buffer.shape) // wgmma.THREADS // PAIR
+    count = _elements(stmt) // wgmma.THREADS // PAIR
     pointer = e.b.alloca(f"[{count} x i32]", align=LEFT.alignment_bytes, hint=stmt.buffer.name)
     e.memories[stmt.buffer] = Memory(pointer, LEFT.alignment_bytes)
     e.stmt(stmt.body)
@@ -681,18 +696,15 @@ def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
 def _tile(e: Emitting, stmt: ir.Alloc) -> None:
     """Swizzled tiles in dynamic shared memory, which may exceed 48 KB. A cluster-wide buffer is
     distributed over its blocks."""
-    count = stmt.buffer.dtype.size_bytes
-    for dim in stmt.buffer.shape:
-        assert isinstance(dim, Const)
-        count *= int(dim.value)
+    size = _elements(stmt) * stmt.buffer.dtype.size_bytes
     if stmt.buffer.memory.owner is Owner.CLUSTER:
-        count //= e.cluster
+        size //= e.cluster
     if DYNAMIC not in e.module.global_lines:
         e.module.global_lines.append(DYNAMIC)
     at = f"getelementptr (i8, ptr addrspace(3) @dynamic_shared, i64 {e.tile_bytes})"
     pointer = e.b.value("ptr", f"addrspacecast ptr addrspace(3) {at} to ptr")
     e.memories[stmt.buffer] = Memory(pointer, TILE.alignment_bytes)
-    e.tile_bytes += -(-count // TILE.alignment_bytes) * TILE.alignment_bytes
+    e.tile_bytes += -(-size // TILE.alignment_bytes) * TILE.alignment_bytes
     e.stmt(stmt.body)
 
 

@@ -20,11 +20,11 @@ from tilewright.codegen.memory import Accesses, Place
 from tilewright.codegen.types import memory_type, vector
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Broadcast, If, Load, MaskedLoad, Ramp, Stmt, Store
+from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 GLOBAL = "ptr addrspace(1)"
-WORD_BYTES = 4
 # Loads that both arms together may have: all are issued, and all their indices computed.
 MOST_LOADS = 4
 # Arithmetic that neither fails nor takes long.
@@ -54,7 +54,7 @@ def may_predicate(*arms: Expr) -> bool:
                 return False
         elif isinstance(node, sym.Select):
             stack += [node.a, node.b]
-            if any(isinstance(each, Load) for each in sym.walk(node.cond)):
+            if is_data_dependent(node.cond):
                 return False
         elif isinstance(node, CHEAP):
             stack += node.children()
@@ -98,36 +98,41 @@ def branches(kernel: Stmt) -> frozenset[Expr]:
 
 
 def _may_predicate_store(store: Store) -> bool:
-    """Whether a store to memory takes a thread's own values and few loads, and may be computed in
-    vain."""
-    value, found = store.value, 0
+    """Whether a store to memory takes a thread's own values, few loads and no long arithmetic,
+    since threads whose condition does not hold compute it too."""
     if store.mask is not None or not _is_plain(Load(store.buffer, store.index)):
         return False
-    for node in sym.walk(value):
+    found = 0
+    for node in sym.walk(store.value, *store.index):
         if isinstance(node, Load) and node.buffer.memory.owner is Owner.THREAD:
-            if not all(isinstance(at, (Const, Ramp)) for at in node.index):
+            # Any other place may be beyond the buffer without the condition.
+            if not all(map(_is_constant, node.index)):
                 return False
         elif isinstance(node, Load):
             found += 1
             if not _is_plain(node):
                 return False
-        elif isinstance(node, MaskedLoad) or _may_divide_by_zero(node):
+        elif isinstance(node, MaskedLoad) or _divides_by_unknown(node):
             return False
     return found <= MOST_LOADS
 
 
-def _may_divide_by_zero(node: Expr) -> bool:
+def _is_constant(index: Expr) -> bool:
+    parts = index.children() if isinstance(index, Ramp) else (index,)
+    return all(isinstance(part, Const) for part in parts)
+
+
+def _divides_by_unknown(node: Expr) -> bool:
     return isinstance(node, DIVISIONS) and not isinstance(node.children()[1], Const)
 
 
 def _is_plain(load: Load) -> bool:
     """Whether a load is one access, of memory that all threads share."""
-    of = load.buffer.dtype
-    if load.buffer.memory.owner is not Owner.DEVICE or of.is_bool or of.bits % 8:
+    if load.buffer.memory.owner is not Owner.DEVICE:
         return False
-    if load.dtype.lanes * of.size_bytes not in SHAPES:
+    if load.dtype.lanes * load.buffer.dtype.size_bytes not in SHAPES:
         return False
-    return not any(isinstance(node, Load) for at in load.index for node in sym.walk(at))
+    return not any(map(is_data_dependent, load.index))
 
 
 def is_single(place: Place, lanes: int) -> bool:
@@ -154,7 +159,7 @@ def load_if(access: Accesses, place: Place, lanes: int, test: Value) -> Value | 
     got = b.value(
         made, f'call {made} asm "{text}", "{outputs},l,b"({there}, {test}) memory(argmem: read)'
     )
-    return _joined(b, got, count, register, type_)
+    return access.to_register(_joined(b, got, count, register, type_), place.element)
 
 
 def store_if(access: Accesses, place: Place, lanes: int, value: Value, test: Value) -> None:
@@ -163,7 +168,7 @@ def store_if(access: Accesses, place: Place, lanes: int, value: Value, test: Val
     count, register, mark, letter = SHAPES[size]
     there = b.value(GLOBAL, f"addrspacecast {access.address(place)} to {GLOBAL}")
     whole = register if count == 1 else vector(register, count)
-    words = b.convert("bitcast", value, whole)
+    words = b.convert("bitcast", access.to_memory(value, place.element), whole)
     parts = [words] if count == 1 else [
         b.value(register, f"extractelement {words}, i32 {at}") for at in range(count)
     ]  # fmt: skip

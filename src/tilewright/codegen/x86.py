@@ -21,7 +21,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         computes_f16=target.has("avx512fp16"),
         masked_bits=8 if whole else 32 if target.has("avx") else UNMASKED,
         has_gather=target.has("avx2"),
-        loads_lanes=_loads_lanes(target),
+        loads_lanes=target.machine.loads_lanes,
         scales=wide,
         looks_up=wide,
         byte_tables=looks if target.has("avx2") else "",
@@ -33,8 +33,3 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         vector_registers=target.vector_registers,
         function_attributes=attributes,
     )
-
-
-def _loads_lanes(target: Target) -> bool:
-    """Whether a lane of a gather takes longer than loading it alone and putting it in its place."""
-    return target.machine.gather_lane_cycles * target.machine.loads_per_cycle > 2

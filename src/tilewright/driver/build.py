@@ -61,8 +61,6 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     placed = placement(module, target, open_ends=target.kind != CUDA)
     if target.kind == CUDA:
         check_on_device(module, placed)
-        # a wrapper keeps the states; here they are plain results
-        module = replace(module, states=())
     if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
         return build_native(module, target, options, placed)
     module = replace(module, states=())
@@ -144,7 +142,8 @@ def build_device(
     or in an earlier tuning session, found that faster."""
 
     def device_module(program: Program) -> DeviceModule:
-        plan = plan_memory(program.module.main, in_place=options.in_place)
+        main, count = program.module.main, len(program.module.states)
+        plan = plan_memory(main, in_place=options.in_place, states=count)
         return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
 
     is_undecided = options.chains is None and options.fleet is None

@@ -38,7 +38,7 @@ from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 
-BUDGET_S = 0.8  # per measurement, so that all thirty-five take well under a minute
+BUDGET_S = 0.8  # per measurement, so that all together take well under a minute
 MIN_RUNS = 5
 RUN_NS = 200_000.0  # a short run: long against the clock's resolution, short against interruptions
 LONG_RUN_RATIO = 3  # ratio of the long run to the short one

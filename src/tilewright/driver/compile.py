@@ -20,6 +20,7 @@ from tilewright.base.target import ACCEL, CPU, CUDA, Target
 from tilewright.codegen.build import can_run
 from tilewright.driver.build import build_accelerated, build_module
 from tilewright.driver.compiled import CompiledModule
+from tilewright.driver.device_module import DeviceModule
 from tilewright.driver.optimize import optimize, pass_context
 from tilewright.driver.options import Options, check_options, reading_records
 from tilewright.driver.pipelines import check_precision, precision_for
@@ -34,6 +35,7 @@ from tilewright.driver.tuning.helping_choices import choices_tuned
 from tilewright.frontends.door import Opened, open_model
 from tilewright.graph import ir
 from tilewright.runtime import cuda
+from tilewright.runtime.device_states import DeviceStates
 from tilewright.runtime.module import Module
 from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.stateful import StatefulModule
@@ -162,4 +164,5 @@ def with_states(module: Module, graph: ir.Module) -> Module:
         return module
     count = len(graph.states)
     initial = [np.asarray(graph.constants[name]) for name in graph.states]
-    return StatefulModule(module, initial, module.inputs[-count:], len(graph.made))
+    memory = DeviceStates(module.gpu) if isinstance(module, DeviceModule) else None
+    return StatefulModule(module, initial, module.inputs[-count:], len(graph.made), memory)

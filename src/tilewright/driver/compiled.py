@@ -112,11 +112,16 @@ class CompiledModule(Module):
         path = Path(path)
         check_path(path, SUFFIXES)
         check_alone(self.inside.program.kernels.values())
-        inside = with_begins(self.inside, states)
+        inside = replace(self.inside, program=with_begins(self.inside.program, states))
         export = _Export(inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads)
         foreign = self.inside.interpreted
         handles = foreign.handles() if foreign is not None and foreign.calls_back else None
-        text = header((export.signature,), self.inside.target, handles, export.state_constants())
+        text = header(
+            (export.signature,),
+            self.inside.target,
+            handles,
+            state_constants(self.inside.program.module),
+        )
         if path.suffix != ".h":
             export.write(path)
         write_text(path.with_suffix(".h"), text)
@@ -153,18 +158,18 @@ class CrossModule(CompiledModule):
         return 0
 
 
-def with_begins(inside: Inside, states: Sequence[Any]) -> Inside:
+def with_begins(program: Program, states: Sequence[Any]) -> Program:
     """A compiled model with other initial states, each a constant that nothing else reads: as the
     last ones, so that native code finds the others where it expects them."""
-    module = inside.program.module
+    module = program.module
     if not states:
-        return inside
+        return program
     used = {node["data"] for node in walk(module.main) if node.op == "constant"}
     count = max((at + 1 for at, name in enumerate(module.constants) if name in used), default=0)
     constants = dict(itertools.islice(module.constants.items(), count))
     begins = {f"state#{at}": state for at, state in enumerate(states)}
     module = replace(module, constants={**constants, **begins}, states=tuple(begins))
-    return replace(inside, program=replace(inside.program, module=module))
+    return replace(program, module=module)
 
 
 class _Export:
@@ -253,6 +258,7 @@ class _Export:
         params = self.signature.params
         count = len(self.inputs)
         places = list(places_of(self.weights))  # in bytes from the first
+        begins = list(state_constants(self.inside.program.module))
         return {
             "version": VERSION,
             "target": str(self.inside.target),
@@ -268,18 +274,18 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
-                "states": list(self.state_constants()),
-                "state_places": [places[at] for at in self.state_constants()],
+                "states": begins,
+                "state_places": [places[at] for at in begins],
                 **({} if foreign is None else {"foreign": foreign.told()}),
                 **({"accelerator": foreign_name(self.name)} if self.inside.streams else {}),
             },
         }
 
-    def state_constants(self) -> tuple[int, ...]:
-        """The constants with which the states, the last inputs, are initialized."""
-        module = self.inside.program.module
-        places = {name: at for at, name in enumerate(module.constants)}
-        return tuple(places[name] for name in module.states)
+
+def state_constants(module: ir.Module) -> tuple[int, ...]:
+    """The constants with which the states, the last inputs, are initialized."""
+    places = {name: at for at, name in enumerate(module.constants)}
+    return tuple(places[name] for name in module.states)
 
 
 def entry(spec: Spec, param: Param) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported, UserError
+from tilewright.base.extents import ASSUMED
 from tilewright.codegen import cache
 from tilewright.driver.kernels import COMPILER, Job, KernelSetting, within_ranges
 from tilewright.driver.sizes import Ranges
@@ -24,7 +25,7 @@ from tilewright.graph.collapse import collapse_axes, collapse_rows, split_groups
 from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, Price
 from tilewright.lower.graph import lower_graph
 from tilewright.rules.estimate import estimate_ns
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, likely_sizes
+from tilewright.rules.match.nest import likely_sizes
 from tilewright.sym import Var
 from tilewright.tensor.ir import Function, sizes_of
 from tilewright.tune.database import Database, default_path
@@ -82,11 +83,12 @@ class KernelCosts:
         known = self.measured(candidates)
         if known is not None:
             return known
-        found = [(each.name, self._estimate(each)) for each in candidates]
+        found = [(each.name, self.estimated(each)) for each in candidates]
         prices = [Price(name, ns, ESTIMATED) for name, ns in found if ns is not None]
         return tuple(prices) if len(prices) == len(candidates) else None
 
-    def _estimate(self, candidate: Candidate) -> float | None:
+    def estimated(self, candidate: Candidate) -> float | None:
+        """The estimate of a kernel, in nanoseconds; None if no rule has a price for it."""
         job = self.job(candidate)
         spatial = sorted(size.name for size in candidate.spatial)
         signals = sorted(size.name for size in _signal_sizes(candidate))
@@ -135,7 +137,7 @@ def _with_image_sizes(fn: Function, candidate: Candidate) -> Function:
     sizes = [size for size in sizes_of(fn) if size in candidate.spatial and size not in known]
     more: list[sym.Expr] = []
     for size in sizes:
-        likely = DYNAMIC_SPATIAL**2 if size in signals else DYNAMIC_SPATIAL
+        likely = ASSUMED.image_pixels**2 if size in signals else ASSUMED.image_pixels
         # the likely size is the geometric middle of the range
         more += [sym.le(1, size), sym.le(size, likely**2)]
     return replace(fn, requires=(*fn.requires, *more))
@@ -147,7 +149,7 @@ def _signal_sizes(candidate: Candidate) -> frozenset[Var]:
     found: set[Var] = set()
     for extent in candidate.extents:
         sizes = sym.free_vars(extent)
-        if sizes and sym.evaluate(extent, dict.fromkeys(sizes, DYNAMIC_SPATIAL)) <= 1:
+        if sizes and sym.evaluate(extent, dict.fromkeys(sizes, ASSUMED.image_pixels)) <= 1:
             found.update(sizes)
     return candidate.spatial & found
 

@@ -7,7 +7,8 @@ memory may run concurrently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -33,7 +34,11 @@ class Gpu(Protocol):
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
     def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any: ...
+    def record(
+        self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]], stream: int
+    ) -> None: ...
     def is_capturing(self, stream: int) -> bool: ...
+    def beside_capture(self) -> AbstractContextManager[Gpu]: ...
     def follow(self, stream: int, before: int) -> None: ...
     def has_conditions(self) -> bool: ...
     def record_choice(self, choice: Any, stream: int) -> None: ...
@@ -108,8 +113,19 @@ class CudaGpu:
     def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any:
         return cuda.Graph(cuda.branched(launches, waits))
 
+    def record(
+        self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]], stream: int
+    ) -> None:
+        """Make launches a part of what a caller captures."""
+        cuda.branched(launches, waits)(stream)
+
     def is_capturing(self, stream: int) -> bool:
         return cuda.is_capturing(stream)
+
+    @contextmanager
+    def beside_capture(self) -> Iterator[Gpu]:
+        with cuda.beside_capture():
+            yield _BesideCapture()
 
     def follow(self, stream: int, before: int) -> None:
         cuda.follow(stream, before)
@@ -132,6 +148,19 @@ class CudaGpu:
         corners: tuple[int, ...],
     ) -> Any:
         return cuda.TensorMap(address, shape, dtype, box, corners)
+
+
+class _BesideCapture(CudaGpu):
+    """The GPU while a caller captures a stream: memory is new, for the graph may run while work
+    that was queued earlier does, and filled by no part of the graph."""
+
+    def allocate(self, size_bytes: int, stream: int) -> Any:
+        return cuda.Memory(size_bytes, stream, is_new=True)
+
+    def holding(self, array: np.ndarray[Any, Any], stream: int) -> Any:
+        made = self.allocate(array.nbytes, stream)
+        cuda.copy_in_beside(made.address, array)
+        return made
 
 
 def start_all(launches: Sequence[Any], stream: int) -> None:
@@ -264,10 +293,10 @@ class Recorded:
     graph: Any = None
 
     def run(self, gpu: Gpu, stream: int, graph_of: Callable[[Gpu, Sequence[Any]], Any]) -> None:
-        """Start the launches one by one the first time and during capture, else as a graph."""
-        if self.graph is None or gpu.is_capturing(stream):
+        """Start the launches one by one the first time, then as a graph."""
+        if self.graph is None:
             self.start(stream)
-            self.graph = self.graph or False
+            self.graph = False
             return
         if self.graph is False:
             self.graph = graph_of(gpu, self.launches)

@@ -5,15 +5,17 @@
 
 The nodes are walked once per set of sizes and addresses. The launches are recorded, and from the
 second such call on they are one CUDA graph. Models with data-dependent sizes are walked at every
-call, since what they launch depends on what they computed.
+call, since what they launch depends on what they computed. The last inputs of a model with states
+are their memory, which a call updates in place.
 """
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,14 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
+from tilewright.driver.compiled import with_begins
 from tilewright.driver.device_control import (
     check_capture,
     decides_beforehand,
     graph_of,
     refused_capture,
 )
-from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch
+from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
 from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Value
@@ -41,6 +44,7 @@ from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
 from tilewright.runtime import module as runtime
 from tilewright.runtime.array import Array
+from tilewright.runtime.device import CPU
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
@@ -48,6 +52,7 @@ from tilewright.tensor.ir import Buffer
 from tilewright.tune.outcome import Outcome
 from tilewright.tune.stats import Paired
 
+Empty = Callable[[Sequence[int], DType], Array]  # allocates a result
 MAX_RECORDED = 32  # recorded sets of sizes and addresses, least recently used ones dropped
 # Comparing two modules: pairs of timings, and graph launches per timing.
 TIMING_PAIRS, LAUNCHES_PER_TIMING = 15, 20
@@ -55,6 +60,8 @@ TIMING_PAIRS, LAUNCHES_PER_TIMING = 15, 20
 
 class DeviceModule(runtime.Module):
     """A model as kernels on a GPU."""
+
+    call_options = ("stream",)
 
     def __init__(
         self,
@@ -81,7 +88,15 @@ class DeviceModule(runtime.Module):
         # Zeroed arrival counters and signals of blocks, by stream, node and buffer.
         self._counts: dict[tuple[int, Value, Buffer], Any] = {}
         self._lock = threading.RLock()  # launches of two calls on one stream must not interleave
+        self._known: set[tuple[int, ...]] = set()  # sizes of earlier calls: kernels are loaded
+        self._captured: list[Any] = []  # what graphs of callers use
         self._varies = not decides_beforehand(program)
+        self.device = cuda.DEVICE
+        self._n_states = len(program.module.states)
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._gpu
 
     @property
     def codes(self) -> dict[str, DeviceCode]:
@@ -102,29 +117,39 @@ class DeviceModule(runtime.Module):
         threads: int = 0,
         out: Sequence[Any] | None = None,
         stream: int = 0,
+        empty: Empty | None = None,
         **named: Any,
     ) -> tuple[Array, ...]:
-        """The outputs, on the GPU. Work is queued on `stream`, a raw handle of the caller's."""
+        """The outputs, on the GPU. Work is queued on `stream`, a raw handle of the caller's.
+
+        `empty` allocates the results, from the first to the last, for a library with an allocator
+        of its own. It is not called for sizes that depend on values."""
         if named:
             args = self._in_order(args, named)
         with self._lock:
-            return self._call(args, out, stream)
+            return self._call(args, out, stream, empty)
 
     def _call(
-        self, args: Sequence[Any], out: Sequence[Any] | None, stream: int
+        self, args: Sequence[Any], out: Sequence[Any] | None, stream: int, empty: Empty | None
     ) -> tuple[Array, ...]:
+        captures = self._gpu.is_capturing(stream)
+        if captures:
+            self._check_captured(args, stream)
         given = self._given(args, stream)
+        states = self._states_on_host(args, given, stream) if self._n_states else ()
         sizes = self._sizes(given)
         wanted = None if out is None else self._checked_outputs(out, sizes, stream)
+        made: Sequence[Any]
         if self._varies:
-            if self._gpu.is_capturing(stream):
-                raise refused_capture(stream, "sizes depend on values")
-            return Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
-        results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
-        found = self._recorded(sizes, given, results, stream)
-        check_capture(self._gpu, found.launches, stream)
-        found.run(self._gpu, stream, graph_of)
-        return tuple(results) if out is None else tuple(out)
+            made = Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
+        elif captures:
+            made = self._capture(sizes, given, wanted, stream, empty)
+        else:
+            made = wanted or self._results(sizes, stream, empty)
+            self._recorded(sizes, given, made, stream).run(self._gpu, stream, graph_of)
+            self._known.add(tuple(sizes.values()))
+        self._take_back(states, stream)
+        return tuple(made) if out is None else tuple(out)
 
     def _loaded(self) -> Loaded:
         if self._ready is None:
@@ -140,7 +165,6 @@ class DeviceModule(runtime.Module):
         key = (stream, *sizes.values(), *addresses)
         found = self._records.get(key)
         if found is None:
-            self._refuse_capture(stream)
             made = Walk(self, self._loaded(), sizes, given, results, stream, False)
             made.results()
             found = self._records[key] = Recorded(made.launches, [*made.memory, *made.numbers])
@@ -149,13 +173,46 @@ class DeviceModule(runtime.Module):
         self._records.move_to_end(key)
         return found
 
-    def _refuse_capture(self, stream: int) -> None:
-        if self._gpu.is_capturing(stream):
+    def _check_captured(self, args: Sequence[Any], stream: int) -> None:
+        """Check that a graph of the caller's can contain a call."""
+        if self._varies:
+            raise refused_capture(stream, "sizes depend on values")
+        for spec, arg in zip(self.inputs, args, strict=False):
+            if not cuda.is_shared(arg) or _host_memory(arg) is not None:
+                raise UserError(
+                    "TW4024",
+                    f"the stream {stream:#x} is being captured, and {spec.name} is in host memory",
+                    help="copy it to an array on the GPU before each run of the graph",
+                )
+
+    def _capture(
+        self,
+        sizes: dict[Var, int],
+        given: Sequence[Any],
+        wanted: Sequence[Any] | None,
+        stream: int,
+        empty: Empty | None,
+    ) -> Sequence[Any]:
+        """Make the launches of a call part of a graph of the caller's. They have memory of their
+        own, for the graph may run while other calls do."""
+        if tuple(sizes.values()) not in self._known:
             raise UserError(
                 "TW4024",
-                f"the stream {stream:#x} is being captured, and the model is new to these arrays",
-                help="call the model twice with the same arrays before the capture",
+                f"the stream {stream:#x} is being captured, and the model has not run yet"
+                + (" with these sizes" if sizes else ""),
+                help="call the model once before the capture",
             )
+        with self._gpu.beside_capture() as gpu:
+            owner = copy(self)
+            owner._gpu, owner._scratch, owner._counts = gpu, {}, {}
+            made = wanted or owner._results(sizes, stream, empty)
+            walk = Walk(owner, self._loaded(), sizes, given, made, stream, False)
+            walk.results()
+            check_capture(gpu, walk.launches, stream)
+            gpu.record(*in_order(walk.launches), stream)
+        is_ours = wanted is None and empty is None
+        self._captured.append((owner, walk.memory, walk.numbers, made if is_ours else ()))
+        return made
 
     def profile(self, *args: Any, stream: int = 0, **named: Any) -> Record:
         """Run launch by launch, and measure the time of each on the GPU."""
@@ -198,6 +255,15 @@ class DeviceModule(runtime.Module):
 
         A model with dynamic sizes is saved for given values: `sizes={"batch": [1, 8, 32]}`.
         """
+        return self.save_beginning(path, name, (), sizes)
+
+    def save_beginning(
+        self,
+        path: str | Path,
+        name: str,
+        states: Sequence[Any],
+        sizes: Mapping[str, Sequence[int]] | None = None,
+    ) -> Path:
         sets = device_save.size_sets(self.program, sizes or {})
 
         def launched(
@@ -213,7 +279,8 @@ class DeviceModule(runtime.Module):
         host = HostKernels(self.program)
         tables = device_save.tables_of(self.program, self.codes, launched, sets, host.addresses)
         ports = (self.inputs, self.outputs)
-        return device_save.save(Path(path), name, self.program, tables, self.target, ports)
+        program = with_begins(self.program, states)
+        return device_save.save(Path(path), name, program, tables, self.target, ports)
 
     # ------------------------------------------------------------------ arguments
 
@@ -224,13 +291,36 @@ class DeviceModule(runtime.Module):
         pairs = zip(self.inputs, args, strict=True)
         return [self._on_device(spec, arg, stream) for spec, arg in pairs]
 
+    def _states_on_host(
+        self, args: Sequence[Any], given: Sequence[Any], stream: int
+    ) -> list[tuple[np.ndarray[Any, Any], Any]]:
+        """The states that the caller has in host memory, with their copies on the GPU; checks that
+        all may be overwritten."""
+        found = []
+        first = len(args) - self._n_states
+        for spec, arg, array in zip(self.inputs[first:], args[first:], given[first:], strict=True):
+            host = _host_memory(arg)
+            is_read_only = array.read_only if host is None else not host.flags.writeable
+            check_writable(spec.name, not is_read_only)
+            if host is not None:
+                found.append((host, array))
+            elif isinstance(array, cuda.DeviceArray):
+                array.stream = stream  # it is computed on this stream from now on
+        return found
+
+    def _take_back(self, states: Sequence[tuple[np.ndarray[Any, Any], Any]], stream: int) -> None:
+        for host, array in states:
+            made = np.empty(array.shape, array.dtype.numpy)
+            self._gpu.copy_out(made, array.address, stream)
+            host[...] = made
+
     def _on_device(self, spec: Spec, value: Any, stream: int) -> Any:
         if isinstance(value, (str, type(None))):
             raise UserError("TW4041", f"the input {spec.name} is {value!r}, not an array")
         if not isinstance(value, np.ndarray):
             if cuda.is_shared(value):
                 value = self._ordered_after_producer(value, stream)
-                if value.device.kind == "cuda":
+                if value.device.kind == cuda.DEVICE.kind:
                     return _checked(spec, value)
                 value = value.numpy()
             else:
@@ -257,7 +347,7 @@ class DeviceModule(runtime.Module):
         found = [self._output(at, value, stream) for at, value in enumerate(out)]
         if self._varies:
             return found  # data-dependent shapes: unknown before the run
-        results = self.program.module.main.results
+        results = self.program.module.made
         for spec, value, array in zip(self.outputs, results, found, strict=True):
             dims = tuple(number(dim, sizes) for dim in value.tensor.shape or ())
             if dims != tuple(array.shape):
@@ -302,8 +392,19 @@ class DeviceModule(runtime.Module):
         return cuda.DeviceArray.of(self._gpu.allocate(size, stream), shape, dtype, stream)
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Array:
-        of = self.program.module.main.results[at].tensor
-        return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype, stream)
+        return self._results(sizes, stream, None, slice(at, at + 1))[0]
+
+    def _results(
+        self,
+        sizes: Mapping[Var, int],
+        stream: int,
+        empty: Empty | None,
+        which: slice = slice(None),
+    ) -> list[Array]:
+        """Memory for results."""
+        make = empty or functools.partial(self.empty, stream=stream)
+        types = [value.tensor for value in self.program.module.made[which]]
+        return [make([number(dim, sizes) for dim in of.shape or ()], of.dtype) for of in types]
 
 
 def answers(module: DeviceModule, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -335,6 +436,17 @@ def on_device_in_turns(first: DeviceModule, second: DeviceModule, inputs: Sequen
                 graphs[side].launch(0)
             times[side].append(timer.stop(0))
     return Paired(tuple(times[0]), tuple(times[1]))
+
+
+def _host_memory(value: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of an array that is on the host."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, Array):
+        if not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] != CPU.type_code:
+            return None
+        value = cuda.from_dlpack(value)
+    return value.numpy() if value.device == CPU else None
 
 
 def _check_dtype(spec: Spec, found: DType) -> None:

@@ -23,7 +23,15 @@ import numpy as np
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, Target
-from tilewright.codegen.artifact import check_path, header, link_library, link_object, write_text
+from tilewright.codegen.artifact import (
+    check_path,
+    constants_name,
+    header,
+    link_library,
+    link_object,
+    on_stream_name,
+    write_text,
+)
 from tilewright.codegen.conditions import conditions_ptx
 from tilewright.codegen.device_tables import (
     ARENA,
@@ -47,11 +55,17 @@ from tilewright.codegen.device_tables import (
 )
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
 from tilewright.codegen.launches import number
-from tilewright.driver.compiled import SUFFIXES, entry, full_signature, kernel_calls
+from tilewright.driver.compiled import (
+    SUFFIXES,
+    entry,
+    full_signature,
+    kernel_calls,
+    state_constants,
+)
 from tilewright.driver.device_control import Choice, Loop, decides_beforehand
 from tilewright.driver.device_launch import Copied, in_order
 from tilewright.driver.lowering import Program
-from tilewright.graph.ir import Graph, Value
+from tilewright.graph.ir import Graph, Module, Value
 from tilewright.graph.memory import given_sizes
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Spec
@@ -204,7 +218,7 @@ def tables_of(
         wanted = [_numbered(OUTPUT, at, size) for at, size in enumerate(variant.output_bytes)]
         return launched(gpu, ready, given, wanted, dict(sizes))
 
-    variants = [_sized(graph, sizes) for sizes in sets]
+    variants = [_sized(program.module, sizes) for sizes in sets]
     # Arrival counters are laid out first, set after set; prefix sums of their bytes.
     counter_offsets = [0]
     for variant, sizes in zip(variants, sets, strict=True):
@@ -218,6 +232,7 @@ def tables_of(
     tables = filled.tables
     tables.sizes = _size_sources(graph, sets[0])
     tables.numbers = numbers.arrays
+    tables.n_states = len(program.module.states)
     *_, tables.weights_bytes = places_of([*weights, *numbers.arrays, np.zeros(0)])
     return tables
 
@@ -281,13 +296,14 @@ def _step(kind: int, *arguments: Argument) -> Start:
     return Start(kind, (1, 1, 1), (1, 1, 1), arguments)
 
 
-def _sized(graph: Graph, sizes: Mapping[Var, int]) -> Variant:
+def _sized(module: Module, sizes: Mapping[Var, int]) -> Variant:
     """The variant of a model for some sizes, without launches."""
+    graph, made = module.main, module.made
     return Variant(
         tuple(sizes.values()),
         input_bytes=[_bytes(value, sizes) for value in graph.params],
-        output_bytes=[_bytes(value, sizes) for value in graph.results],
-        output_shapes=[_shape(value, sizes) for value in graph.results],
+        output_bytes=[_bytes(value, sizes) for value in made],
+        output_shapes=[_shape(value, sizes) for value in made],
     )
 
 
@@ -343,7 +359,8 @@ def save(
     if path.suffix != ".h":
         main = f"{name}_main"
         weights = [np.asarray(w) for w in program.module.constants.values()]
-        count = len(inputs)
+        count, places = len(inputs), list(places_of(weights))
+        begins = list(state_constants(program.module))
         manifest = {
             "version": VERSION,
             "target": str(target),
@@ -351,7 +368,7 @@ def save(
             "model": {
                 "name": name,
                 "main": main,
-                "constants": f"{name}_constants",
+                "constants": constants_name(name),
                 "threads": 1,
                 "device": "cuda",
                 "inputs": [entry(*p) for p in zip(inputs, signature.params[:count], strict=True)],
@@ -360,19 +377,29 @@ def save(
                 "kernels": [dict(one) for one in kernel_calls(program)],
                 "arena_bytes": tables.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in weights),
+                "states": begins,
+                "state_places": [places[at] for at in begins],
             },
         }
         images = (
-            entry_object(signature, count, main, places_of(weights), json.dumps(manifest), host),
+            entry_object(signature, count, main, places, json.dumps(manifest), host),
             device_object(name, main, tables, host),
         )
-        _write(path, name, [*weights, *tables.numbers], images, host)
-    write_text(path.with_suffix(".h"), header((signature,), target))
+        exported = (name, on_stream_name(name), *([constants_name(name)] if begins else []))
+        _write(path, name, [*weights, *tables.numbers], images, host, exported)
+    write_text(
+        path.with_suffix(".h"), header((signature,), target, begins=state_constants(program.module))
+    )
     return path
 
 
 def _write(
-    path: Path, name: str, weights: list[Any], images: tuple[bytes, ...], host: Target
+    path: Path,
+    name: str,
+    weights: list[Any],
+    images: tuple[bytes, ...],
+    host: Target,
+    exported: tuple[str, ...],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as temporary:
         folder = Path(temporary)
@@ -382,7 +409,7 @@ def _write(
             files[-1].write_bytes(image)
         output = folder / f"made{path.suffix}"
         if path.suffix == ".o":
-            link_object(output, files, host, (name,))
+            link_object(output, files, host, exported)
         else:
             link_library(output, files, host)
             seal(output)

@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import BOOL
 from tilewright.base.errors import UserError
-from tilewright.base.multiprocessor import EARLY_FLOPS_PER_BYTE
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import CPU, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.conditions import COND_AT, CONTROL_BYTES
@@ -76,7 +77,10 @@ class Loaded:
             self.modules |= {kernel.name: made for kernel, made in zip(new, loaded, strict=True)}
         loaded_weights = {} if other is None else other.weights
         self.weights: dict[str, Any] = {}
+        read = {node["data"] for node in walk(program.module.main) if node.op == "constant"}
         for name, array in program.module.constants.items():
+            if name not in read:  # the initial value of a state
+                continue
             if name in loaded_weights:
                 self.weights[name] = loaded_weights[name]
                 continue
@@ -90,6 +94,7 @@ class Owner(Protocol):
     """What a walk needs of the module whose nodes it walks."""
 
     program: Program
+    target: Target
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
@@ -98,7 +103,9 @@ class Owner(Protocol):
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 
 
-def assign_flops(launches: Sequence[Started], flops: int) -> list[Started]:
+def assign_flops(
+    launches: Sequence[Started], flops: int, early_flops_per_byte: int
+) -> list[Started]:
     """The launches of a node with its flops assigned, and marked where they may start early.
 
     Launches that multiply do the arithmetic; if there are none, the one that moves most bytes does.
@@ -115,7 +122,7 @@ def assign_flops(launches: Sequence[Started], flops: int) -> list[Started]:
         # Kernels with bulk copies are persistent, one block per multiprocessor, so they may always
         # start.
         is_memory_bound = (
-            bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
+            bool(launch.kernel.maps) or work <= early_flops_per_byte * launch.moved_bytes
         )
         early = launch.kernel.can_start_early and is_memory_bound and not launch.kernel.is_together
         marked.append(replace(launch, flops=work, starts_early=early))
@@ -150,13 +157,20 @@ class Walk:
     # allocations with host values that bodies read
     numbers: list[Any] = field(default_factory=list)
 
+    @cached_property
+    def _early_flops_per_byte(self) -> int:
+        return multiprocessor_of(self.owner.target).early_flops_per_byte
+
     def results(self) -> tuple[Any, ...]:
         graph = self.owner.program.module.main
         for param, array in zip(graph.params, self.given, strict=True):
             self.places[param] = array.address
         self._take_arena()
         self._nodes(graph)
-        return tuple(self._result(graph, at) for at in range(len(graph.results)))
+        module = self.owner.program.module
+        made = tuple(self._result(graph, at) for at in range(len(module.made)))
+        self._replace_states(graph.params[len(module.given) :], graph.results[len(module.made) :])
+        return made
 
     def _nodes(self, graph: Graph) -> None:
         for node in graph.nodes:
@@ -206,6 +220,10 @@ class Walk:
         return self.places[root]
 
     def _out(self, at: int) -> Any:
+        """The memory of a result; that of a new state is the old one's."""
+        module = self.owner.program.module
+        if at >= len(module.made):
+            return self.given[len(module.given) + at - len(module.made)]
         if at not in self.made:
             self.made[at] = self.outputs[at] if self.outputs else self._made(at)
         return self.made[at]
@@ -291,7 +309,8 @@ class Walk:
             found.append(
                 Started(module, device, grid, block, arguments, label, 0, touched)  # type: ignore[arg-type]  # three axes each
             )
-        for launch in assign_flops(found, number(sym.as_expr(node["flops"]), scalars)):
+        flops = number(sym.as_expr(node["flops"]), scalars)
+        for launch in assign_flops(found, flops, self._early_flops_per_byte):
             self._start(launch)
 
     def _host_kernel(
@@ -495,6 +514,21 @@ class Walk:
             self._bind(param, row.shape)
             self._drop_place(param)
             self._move(self.address(param), row.memory.address, row.size_bytes)
+
+    def _replace_states(self, states: Sequence[Value], results: Sequence[Value]) -> None:
+        """Copy new states that were not computed in the memory of the old. Those that lie in the
+        memory of other states are copied away before any is overwritten."""
+        pairs = [
+            (self.places[state], result) for state, result in zip(states, results, strict=True)
+        ]
+        left = [(to, result) for to, result in pairs if self.address(result) != to]
+        replaced = {to for to, _ in left}
+        saved = {
+            to: self._copy_of(result) for to, result in left if self.address(result) in replaced
+        }
+        for to, result in left:
+            source = saved[to].memory.address if to in saved else self.address(result)
+            self._move(to, source, number(size_bytes(result.tensor), self.sizes))
 
     def _collect_rows(self, rows: list[list[_Row]], results: Sequence[Value]) -> None:
         for kept, result in zip(rows, results, strict=True):

@@ -11,16 +11,15 @@ Variants are selected by one size.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tilewright.base.extents import ASSUMED, likely_extent
 from tilewright.base.target import CPU, CUDA
 from tilewright.driver.kernels import Job, Kernel
 from tilewright.graph.ir import Graph
 from tilewright.graph.op import REDUCTION
 from tilewright.graph.ops import OPS
-from tilewright.graph.rates import NOMINAL
 from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.sym import Size, free_vars
@@ -96,7 +95,7 @@ def _few_rows(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
     ranges = {of: (low, high) for _, of, low, high in job.ranges}
     low, high = ranges.get(size, (0, 0))
     least = max(1, low)
-    planned = math.isqrt(least * high) if high else NOMINAL
+    planned = likely_extent(least, high) if high else ASSUMED.elements
     if 2 * least < planned:
         yield Limit(at, 2 * least), _within(job, size, low, 2 * least)
     most = LIMIT_RATIO * least

@@ -19,7 +19,7 @@ from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph import ir
 from tilewright.graph.contents import Contents, fold_inputs
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.op import Call, Known, Op, accepts, check_countable, unfold
+from tilewright.graph.op import Call, Known, Op, accepts, attribute_input, check_countable
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, Type, tensor_of
 from tilewright.sym import Const, const
@@ -65,7 +65,7 @@ def make_call(
     for column in (types, contents, numbers):
         column.extend([None] * (count - len(column)))
     for key, at in folded.items():
-        types[at], contents[at], numbers[at] = unfold(attributes[key])  # type: ignore[arg-type]
+        types[at], contents[at], numbers[at] = attribute_input(attributes[key])  # type: ignore[arg-type]
     filled = op.fill({k: v for k, v in attributes.items() if k not in folded}, loc)
     return op, Call(
         name, tuple(types), filled, tuple(contents), bodies, loc, outputs, tuple(numbers)

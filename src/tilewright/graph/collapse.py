@@ -55,6 +55,8 @@ def collapse_axes(graph: Graph, kind: str) -> Graph:
     steps = [collapse_rows, _collapse_transpose, _collapse_positions, split_groups, _collapse_norms]
     if kind == CUDA:  # its convolutions fill a GPU with few images, and split sums
         steps.remove(_collapse_positions)
+        if not _has_dynamic_transpose(graph):
+            steps.remove(_collapse_transpose)
     for step in steps:
         made = step(graph)
         if made is not graph:
@@ -66,7 +68,9 @@ def collapse_rows(graph: Graph) -> Graph:
     """Merge the axes of a matmul's rows."""
     product = next((node for node in graph.nodes if node.op in PRODUCTS), None)
     lead = None if product is None else _lead(product)
-    if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
+    if product is None or lead is None or _has_other_readers(graph, product):
+        return graph
+    if not all(_keeps_rows(node, product) for node in graph.nodes):
         return graph
     a, b = product.inputs
     before, last = _batch_axes(product), _row_axes(product)
@@ -156,7 +160,7 @@ def _collapsed(value: Value, lead: Shape, before: int, last: int) -> Value | Non
 
 
 def _collapse_transpose(graph: Graph) -> Graph:
-    """Merge axes that stay adjacent in a transpose, if one of them is dynamic."""
+    """Merge axes that stay adjacent in a transpose."""
     found = [node for node in graph.nodes if node.op == "transpose"]
     if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
         return graph
@@ -165,7 +169,7 @@ def _collapse_transpose(graph: Graph) -> Graph:
     shape = None if x is None else x.tensor.shape
     if shape is None or x is None:
         return graph
-    groups = _neighbours([axis % len(shape) for axis in node["perm"]], shape)
+    groups = _neighbours([axis % len(shape) for axis in node["perm"]])
     if len(groups) == len(shape):
         return graph
     in_order = sorted(groups)
@@ -181,17 +185,22 @@ def _collapse_transpose(graph: Graph) -> Graph:
     return _with_values(graph, made, perm=tuple(in_order.index(group) for group in groups))
 
 
-def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
-    """Groups of axes, in the order of the result: the trailing axes of the source, along which
-    tiles' rows are, are merged as far as they stay adjacent. Axes of static sizes are not merged,
-    since tiles divide them."""
-    first = last = len(shape) - 1
-    while first and perm.index(first - 1) + 1 == perm.index(first):
-        first -= 1
-    merged = tuple(range(first, last + 1))
-    if all(isinstance(shape[axis], Const) for axis in merged):
-        return [(axis,) for axis in perm]
-    return [merged if axis == first else (axis,) for axis in perm if axis not in merged[1:]]
+def _has_dynamic_transpose(graph: Graph) -> bool:
+    """Whether a kernel transposes dynamic axes. On a GPU, tiles divide static ones."""
+    shapes = [node.output.tensor.shape or () for node in graph.nodes if node.op == "transpose"]
+    return any(not isinstance(dim, Const) for shape in shapes for dim in shape)
+
+
+def _neighbours(perm: Sequence[int]) -> list[tuple[int, ...]]:
+    """Groups of axes, in the order of the result, that are adjacent and in the same order in both
+    tensors. Rows along a merged axis are long: they fill tiles, and follow on in memory."""
+    groups: list[tuple[int, ...]] = []
+    for axis in perm:
+        if groups and groups[-1][-1] + 1 == axis:
+            groups[-1] = (*groups[-1], axis)
+        else:
+            groups.append((axis,))
+    return groups
 
 
 def _ancestors(graph: Graph, x: Value) -> set[Value]:
@@ -215,17 +224,21 @@ def _is_separator(graph: Graph, node: Node, before: set[Value]) -> bool:
 
 
 def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Value | None:
-    """A value with groups of axes merged; unchanged if scalar."""
+    """A value with groups of axes merged, each of which it has whole or is broadcast along;
+    unchanged if scalar."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
     if not of.shape:
         return value
-    if len(of.shape) != len(shape) or any(a is not b for a, b in zip(of.shape, shape, strict=True)):
+    if len(of.shape) != len(shape):
         return None
     sizes, at = [], 0
     for group in groups:
-        taken = of.shape[at : at + len(group)]
+        taken, whole = (each[at : at + len(group)] for each in (of.shape, shape))
+        is_whole = all(a is b for a, b in zip(taken, whole, strict=True))
+        if not is_whole and any(dim is not sym.ONE for dim in taken):
+            return None
         sizes.append(sym.simplify(reduce(sym.mul, taken)))
         at += len(group)
     return _with_shape(value, tuple(sizes))
@@ -272,7 +285,7 @@ def _is_rounded_once(node: Node) -> bool:
 
 
 def _has_other_readers(graph: Graph, node: Node) -> bool:
-    """Whether another node reads the weights or the bias of a convolution."""
+    """Whether another node reads the weights of a product, or the bias of a convolution."""
     others = [value for each in graph.nodes if each is not node for value in each.inputs]
     return any(value is not None and value in others for value in node.inputs[1:])
 

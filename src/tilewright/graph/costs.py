@@ -101,6 +101,9 @@ class Costs(Protocol):
     def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Measured times, or else estimates; None unless all are available."""
 
+    def estimated(self, candidate: Candidate) -> float | None:
+        """The estimate of a kernel that is a part of an alternative, in nanoseconds."""
+
 
 def costs_of(ctx: PassContext) -> Costs | None:
     """The table in a pass's context."""

@@ -19,10 +19,11 @@ from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import OPAQUE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, sizes_of
-from tilewright.graph.views import ALIAS
+from tilewright.graph.views import ALIAS, is_view
 from tilewright.sym import Size, Var
 
 FUSED = "fused"
+PRODUCTS = ("matmul", "matmul_integer")
 MAX_SCALAR_VARIANTS = 8  # distinct values per operand; beyond that they are parameters
 Array = np.ndarray[Any, Any]
 
@@ -142,13 +143,68 @@ def _fused(
     constants: Mapping[Value, Node],
     separate: Container[Node],
 ) -> Node:
+    nodes, copies, products = _with_operands_apart(nodes, outputs, separate)
     body = _Body({value for node in nodes for value in node.outputs}, constants)
     for node in nodes:
-        body.add(node, own=node in separate)
+        whole = node in separate or node in copies
+        own = range(len(node.inputs)) if whole else (1,) if node in products else ()
+        body.add(node, own, is_copy=node in copies)
     results = tuple([body.names[value] for value in outputs])
     graph = Graph("body", tuple(body.params), (*body.constants, *body.nodes), results)
     loc = fuse_locs(*[node.loc for node in nodes])
     return Node(FUSED, tuple(body.inputs), outputs, (), (graph,), loc)
+
+
+def _with_operands_apart(
+    nodes: Sequence[Node], outputs: Sequence[Value], separate: Container[Node]
+) -> tuple[list[Node], list[Node], list[Node]]:
+    """Nodes whose products have operands of their own (x @ x^T): views that the second operand is
+    made of are copied where the first one reads the same values. Also these copies, and products
+    whose second operand is such a value itself."""
+    made = {value: node for node in nodes for value in node.outputs}
+    result, copies, products = [], [], []
+    for node in nodes:
+        if node.op in PRODUCTS and all(node.inputs[:2]):
+            first, second = (_made_of(value, made) for value in node.inputs[:2])
+            is_apart = any(view in separate and view not in first for view in second[:1])
+            is_same = _source(node.inputs[0], first) is _source(node.inputs[1], second)
+            if is_same and not is_apart:
+                own = _copied(second)
+                copies += own
+                result += own
+                if own:
+                    node = replace(node, inputs=(node.inputs[0], own[-1].output, *node.inputs[2:]))
+                else:
+                    products.append(node)
+        result.append(node)
+    if copies:
+        used = {*outputs, *(value for node in result for value in node.inputs)}
+        result = [node for node in result if any(value in used for value in node.outputs)]
+    return result, copies, products
+
+
+def _made_of(value: Value | None, made: Mapping[Value, Node]) -> list[Node]:
+    """The views that a value is computed by, in order."""
+    found: list[Node] = []
+    while value is not None and value in made and is_view(made[value]):
+        found.insert(0, made[value])
+        value = found[0].inputs[0]
+    return found
+
+
+def _source(value: Value | None, views: Sequence[Node]) -> Value | None:
+    """What an operand is read from."""
+    return views[0].inputs[0] if views else value
+
+
+def _copied(nodes: Sequence[Node]) -> list[Node]:
+    """Copies of nodes, each of which reads the one before it."""
+    found: list[Node] = []
+    for node in nodes:
+        inputs = (found[-1].output, *node.inputs[1:]) if found else node.inputs
+        output = Value(node.output.name, node.output.type)
+        found.append(replace(node, inputs=inputs, outputs=(output,)))
+    return found
 
 
 class _Body:
@@ -162,19 +218,27 @@ class _Body:
         self.constants: list[Node] = []
         self.nodes: list[Node] = []
 
-    def add(self, node: Node, *, own: bool) -> None:
-        inputs = tuple([None if v is None else self._operand(v, own=own) for v in node.inputs])
+    def add(self, node: Node, own: Container[int], *, is_copy: bool = False) -> None:
+        """Add a node; the inputs at `own` become parameters of their own, those of copies such as
+        no other node reads."""
+        inputs = tuple(
+            [
+                None if value is None else self._operand(value, own=at in own, is_copy=is_copy)
+                for at, value in enumerate(node.inputs)
+            ]
+        )
         for value in node.outputs:
             self.names[value] = Value(value.name, value.type)
         outputs = tuple([self.names[value] for value in node.outputs])
         self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
 
-    def _operand(self, value: Value, *, own: bool) -> Value:
+    def _operand(self, value: Value, *, own: bool, is_copy: bool) -> Value:
         inner = self.names.get(value)
         if inner is not None and (not own or value in self.made or value in self.small):
             return inner
         inner = Value(value.name, value.type)
-        self.names.setdefault(value, inner)
+        if not is_copy or value in self.small:
+            self.names.setdefault(value, inner)
         if value in self.small:
             self.constants.append(replace(self.small[value], outputs=(inner,)))
         else:

@@ -1,4 +1,4 @@
-"""Convert convolutions to forms for matrix tiles and dot products.
+"""Convert convolutions to GEMMs and to other forms for matrix tiles and dot products.
 
     conv(x, w)  =  matmul(rows of patches(x), matrix of w)                        unfolded
     conv(x, w)  =  conv(x as lines of one channel, w as lines, filled up)         in lines
@@ -19,16 +19,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dots import dots_of
-from tilewright.base.machine import CONVERT_STORE_CYCLES, LOOP_CYCLES, Machine
 from tilewright.base.multiprocessor import WINDOW_BYTES
-from tilewright.base.target import Target
-from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks, tile_product
+from tilewright.base.tiles import COLUMNS
 from tilewright.graph import ir
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
@@ -37,7 +33,6 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, ZERO, Const, Expr
 
-MAX_PADDED_RATIO = 1.25  # limit of padding rows to tiles, relative to the time of full 16-row tiles
 MIN_IM2COL_RATIO = 1.5  # size of all windows relative to the image, at least
 
 
@@ -60,68 +55,6 @@ def fills_tiles(weights: Array, *, least: int = COLUMNS) -> bool:
     return bool(columns >= least and prod(inner) >= COLUMNS)
 
 
-def fits_tiles(node: Node, weights: Array) -> bool:
-    """Whether pairs of tiles can be loaded directly from the image, without im2col.
-
-    A tile is a number of adjacent pixels that divides an image row; two tiles are in one row or in
-    two. 1x1 convolutions need no unfolding.
-    """
-    _, inner, *taps = weights.shape
-    shape = shape_of(node.output) or ()
-    if all(tap == 1 for tap in taps) or not all(isinstance(dim, Const) for dim in shape[1:]):
-        return False  # the batch may be dynamic
-    sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
-    row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
-    if row_bytes % ROW_BYTES:
-        return False
-    return bool(register_blocks(sizes[-2], sizes[-3] if len(taps) > 1 else 1))
-
-
-def fits_dots(node: Node, weights: Array, target: Any) -> bool:
-    """Whether dot products read groups of channels directly from the image, without im2col."""
-    x = node.inputs[0]
-    if not isinstance(target, Target) or x is None or node.inputs[1] is None:
-        return False
-    dots = dots_of(target, x.tensor.dtype.name, node.inputs[1].tensor.dtype.name, "i32")
-    _, inner, *taps = weights.shape
-    is_window = any(tap != 1 for tap in taps) or any(stride != 1 for stride in node["strides"])
-    return bool(dots) and is_window and inner % dots[0].group == 0
-
-
-def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) -> bool:
-    """Whether tiles can be loaded directly from an image with channels zero-padded to whole tiles,
-    at lower cost than im2col."""
-    columns, inner, *taps = weights.shape
-    missing = -inner % depth
-    filled = np.broadcast_to(weights[:, :1], (columns, inner + missing, *taps))
-    steps = prod(taps) * -(-inner // depth)
-    unfolded_steps = -(-prod(taps) * inner // depth)
-    is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
-    return missing > 0 and is_cheap and fits_tiles(node, filled)
-
-
-def prefers_dots(node: Node, weights: Array, target: Target) -> bool:
-    """Whether dot products with few channels, zero-padded to a group, cost less than im2col by
-    lines followed by tile multiplications.
-
-    In cycles per output position; sums are stored either way.
-    """
-    x, w = node.inputs[:2]
-    assert x is not None
-    assert w is not None
-    types, machine = (x.tensor.dtype.name, w.tensor.dtype.name), target.machine
-    tile, dots = tile_product(target, *types), dots_of(target, *types, "i32")
-    columns, inner, *taps = weights.shape
-    if not dots or tile is None:
-        return bool(dots)
-    if inner > dots[0].group:
-        return False
-    vectors = -(-columns // dots[0].lanes)
-    summed = prod(taps) * vectors / machine.fma_per_cycle
-    copied = prod(taps[:-1]) * (LOOP_CYCLES + CONVERT_STORE_CYCLES)
-    return bool(summed < copied + -(-prod(taps) * inner // tile.depth) * vectors)
-
-
 def with_channels(
     steps: Steps, node: Node, x: Value, weights: Array, missing: int
 ) -> tuple[Value, Array, dict[str, Attribute]]:
@@ -142,63 +75,6 @@ def with_channels(
     return more, np.pad(weights, [(0, 0), (0, missing), *[(0, 0)] * taps]), attributes
 
 
-def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bool:
-    """Whether tiles can be loaded from lines with few channels, at lower cost than im2col.
-
-    A kernel position is then a whole line of the window, zero-padded to whole tiles.
-    """
-    columns, inner, *taps = weights.shape
-    x, shape = node.inputs[0], shape_of(node.output) or ()
-    dims = (*((x and shape_of(x)) or ())[1:], *shape[1:])
-    if len(taps) < 2 or node["dilations"][-1] != 1 or columns % COLUMNS:
-        return False
-    if node["strides"][-1] >= taps[-1]:  # unfolding copies every pixel once
-        return False
-    if not all(isinstance(dim, Const) for dim in dims) or not _is_known(tuple(node["pads"])):
-        return False
-    *_, height, width = _output_positions(node)
-    deep = ROW_BYTES // 2
-    steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
-    unfolded_steps = -(-prod(taps) * inner // deep)
-    is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
-    return inner < deep and is_cheap and bool(register_blocks(width, height))
-
-
-def _unfolding_columns(machine: Machine) -> float:
-    """GEMM columns that take as long in tiles as unfolding a row: writing and reading it."""
-    moved_cycles = 2 * ROW_BYTES / machine.l2.bytes_per_cycle
-    return moved_cycles * ROWS * COLUMNS / machine.tile_cycles
-
-
-def fits_partial_im2col(node: Node, weights: Array) -> bool:
-    """Whether windows can be unfolded along lines only, with tiles that continue across lines."""
-    columns, inner, *taps = weights.shape
-    shape = shape_of(node.output) or ()
-    row_bytes = inner * taps[-1] * (1 if weights.dtype.itemsize == 1 else 2)
-    if len(taps) != 2 or taps[0] == 1 or node["strides"][0] != 1 or columns % COLUMNS:
-        return False
-    if row_bytes % ROW_BYTES or not all(isinstance(dim, Const) for dim in shape[1:]):
-        return False
-    return _is_known(tuple(node["pads"])) and _extra_lines(node) is not None
-
-
-def _extra_lines(node: Node) -> int | None:
-    """Padding lines that make the output positions a multiple of pairs of tiles; None if too
-    costly.
-
-    The cost of a tile multiplication is half fixed and half proportional to its rows of sixteen.
-    """
-    height, width = _output_positions(node)
-    best: tuple[float, int] | None = None
-    for extra in range(height // 4 + 2):
-        places = (height + extra) * width
-        for tall in range(MIN_ROWS, ROWS + 1):
-            if places % (2 * tall) == 0:
-                cost = places * (ROWS + tall) / (2 * tall)
-                best = min(best or (cost, extra), (cost, extra))
-    return best[1] if best and best[0] <= MAX_PADDED_RATIO * height * width else None
-
-
 def partial_im2col(
     steps: Steps,
     node: Node,
@@ -206,14 +82,16 @@ def partial_im2col(
     weights: Array,
     bias: Value | None,
     op: str,
+    *,
+    extra: int = 0,
     **attributes: Attribute,
 ) -> list[Node] | None:
     """Convert a convolution to one along a single axis, of windows unfolded along the other.
 
-    A few extra lines are added, so that the rest of the last tile can be read.
+    A few extra lines may be added, so that a rule can read beyond the last position.
     """
     columns, inner, *taps = weights.shape
-    (height, width), extra = _output_positions(node), _extra_lines(node) or 0
+    height, width = _output_positions(node)
     top, left, bottom, right = (int(pad) for pad in node["pads"])
     padded = steps.add("pad", x, pads=(top, left, bottom + extra, right), axes=(1, 2))
     kernel, strides = (1, taps[1]), (1, node["strides"][1])
@@ -255,15 +133,23 @@ def _is_known(pads: tuple[Attribute, ...]) -> bool:
 
 
 def as_single_channel_rows(
-    steps: Steps, node: Node, x: Value, weights: Array, bias: Value | None, **attributes: Attribute
+    steps: Steps,
+    node: Node,
+    x: Value,
+    weights: Array,
+    bias: Value | None,
+    op: str,
+    *,
+    deep: int,
+    **attributes: Attribute,
 ) -> list[Node] | None:
     """Convert a convolution with few channels to one with a single channel, over whole lines.
 
-    Windows extend over additional elements with zero weights: lines are padded for the last.
+    The part of a window in a line becomes a multiple of `deep` elements, the last ones with zero
+    weights: lines are padded for the last.
     """
     columns, inner, *taps = weights.shape
     rank, shape = len(taps), shape_of(x) or ()
-    deep = ROW_BYTES // 2
     long = -(-taps[-1] * inner // deep) * deep
     pads = [int(pad) for pad in node["pads"]]
     wide = int(shape[rank].value) + pads[rank - 1] if isinstance(shape[rank], Const) else 0
@@ -285,7 +171,7 @@ def as_single_channel_rows(
         "strides": (*node["strides"][:-1], node["strides"][-1] * inner),
         **attributes,
     }
-    value = steps.add("conv", lines, factor.output, **attributes)
+    value = steps.add(op, lines, factor.output, **attributes)
     if bias is not None:
         steps.add("add", value, bias)
     return steps.done()

@@ -221,7 +221,7 @@ Item = int | float | Expr
 Items = Item | tuple[Item, ...]  # a folded input, as an attribute
 
 
-def unfold(items: Items) -> tuple[TensorType, Known | None, np.ndarray[Any, Any] | None]:
+def attribute_input(items: Items) -> tuple[TensorType, Known | None, np.ndarray[Any, Any] | None]:
     """The type, contents and numbers represented by an attribute in place of an input."""
     several = items if isinstance(items, tuple) else (items,)
     shape = (const(len(several)),) if isinstance(items, tuple) else ()

@@ -141,7 +141,7 @@ def _attention(
     of, name = wide_type(q.dtype), use.name
     batch, heads, rows, _ = q.shape
     columns = k.shape[2]
-    grid = _Grid(batch, heads, rows, in_tiles=use["rounded"])
+    grid = _Grid(batch, heads, rows, in_tiles=use["round_weights"])
     shape = (*grid.lead, grid.whole(columns))
     raw, capped = _raw_scores(use, grid, q, k, shape)
     weighted = grid.filled(v, f"{name}_weighted")
@@ -173,7 +173,7 @@ def _attention(
         nothing = te.eq(greatest, te.const(-math.inf, of))
         value = te.exp_nonpositive(scores[at] - te.select(nothing, te.const(0, of), greatest))
         value = te.select(is_near(*at), value, te.const(0, of))
-        return te.cast(value, v.dtype) if use["rounded"] else value
+        return te.cast(value, v.dtype) if use["round_weights"] else value
 
     powers = te.compute(shape, power, name=f"{name}_exp")
     total = reduced(powers, last, te.sum, keep=False, name=f"{name}_sum", where=is_near)

@@ -24,7 +24,7 @@ from tilewright.lower.reduction_axes import (
     reduced_at_run_time,
     running_at_run_time,
 )
-from tilewright.sym import ONE, Expr
+from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import Tensor
 
 
@@ -217,6 +217,18 @@ class Running:
 
         return prefix(0), prefix(1)
 
+    def whole(self, element: Prefix, length: Expr, name: str) -> Tensor:
+        """The inclusive results themselves, as a scan that starts from the first element."""
+        shape = (length, *self.rest)
+        state = te.placeholder(shape, self.of, name=f"{name}_state")
+        begin = te.compute((1, *self.rest), lambda _, *i: element(ZERO, *i), name=f"{name}_start")
+        update = te.compute(
+            shape,
+            lambda t, *i: self.combine(state[(t - 1, *i)], element(t, *i)),
+            name=f"{name}_step",
+        )
+        return te.scan(begin, update, state, name=name)
+
     def _scan(self, element: Prefix, length: Expr, rest: tuple[Expr, ...], name: str) -> Tensor:
         """A scan whose step t is the result of the first t elements."""
         steps = sym.simplify(sym.add(length, 1))
@@ -252,6 +264,10 @@ def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
             return te.cast(x[(*index[:at], place(t), *index[at:])], of)
 
         running = Running(combine, start, of, rest, use["piece"])
+        is_plain = not use["reverse"] and not use["exclusive"] and of is use.dtype
+        count = static(length)
+        if at == 0 and is_plain and count and (not use["piece"] or count <= use["piece"]):
+            return running.whole(element, length, use.name)  # nothing is left to be copied
         without, with_own = running.prefixes(element, length, use.name)
         found = without if use["exclusive"] else with_own
 

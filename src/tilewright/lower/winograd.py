@@ -219,8 +219,8 @@ class _Grid:
     that GEMMs are on plain matrices."""
 
     n: Expr
-    tall: Expr
-    wide: Expr
+    tiles_h: Expr
+    tiles_w: Expr
     last: bool
 
     def tiles(
@@ -228,11 +228,11 @@ class _Grid:
     ) -> Element:
         """A matrix per tile: element(n, ty, tx, i, j, channel)."""
         if self.last:
-            shape = (self.n, self.tall, self.wide, *sides, channels)
+            shape = (self.n, self.tiles_h, self.tiles_w, *sides, channels)
             made = te.compute(shape, element, name=name, attrs=_role(role))
             return lambda *index: made[index]
         first = te.compute(
-            (self.n, channels, self.tall, self.wide, *sides),
+            (self.n, channels, self.tiles_h, self.tiles_w, *sides),
             lambda n, c, ty, tx, i, j: element(n, ty, tx, i, j, c),
             name=name,
             attrs=_role(role),
@@ -243,7 +243,7 @@ class _Grid:
         """A matrix per position in a tile: element(i, j, tile index, channel)."""
         if self.last:
             made = te.compute(
-                (a, a, self.n, self.tall, self.wide, channels),
+                (a, a, self.n, self.tiles_h, self.tiles_w, channels),
                 lambda i, j, n, ty, tx, c: element(i, j, (n, ty, tx), c),
                 name=name,
                 attrs=_role(role),
@@ -259,7 +259,7 @@ class _Grid:
 
     @property
     def _count(self) -> Expr:
-        return sym.simplify(sym.mul(self.n, sym.mul(self.tall, self.wide)))
+        return sym.simplify(sym.mul(self.n, sym.mul(self.tiles_h, self.tiles_w)))
 
     @property
     def _stored(self) -> Expr:
@@ -275,8 +275,8 @@ class _Grid:
         """The flat index of a tile."""
         if self.last:
             return n, ty, tx
-        row = sym.add(sym.mul(n, self.tall), ty)
-        return (sym.simplify(sym.add(sym.mul(row, self.wide), tx)),)
+        row = sym.add(sym.mul(n, self.tiles_h), ty)
+        return (sym.simplify(sym.add(sym.mul(row, self.tiles_w), tx)),)
 
     def tile_at(self, place: Place) -> Place:
         """The image, row and column of a flat tile index."""
@@ -284,7 +284,7 @@ class _Grid:
             return place
         there = sym.minimum(place[0], sym.sub(self._count, 1))
         exact = self._stored is self._count
-        return split_index(place[0] if exact else there, (self.n, self.tall, self.wide))
+        return split_index(place[0] if exact else there, (self.n, self.tiles_h, self.tiles_w))
 
 
 def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Image:

@@ -7,7 +7,7 @@ that cores share; the larger of the two is the cost of an instance.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright import sym
@@ -20,7 +20,7 @@ from tilewright.base.machine import (
     Machine,
 )
 from tilewright.base.target import Target
-from tilewright.rules.match.nest import DYNAMIC_EXTENT, Access, Nest, assumed, guess
+from tilewright.rules.match.nest import Access, Nest, guess
 from tilewright.sym import (
     ONE,
     ZERO,
@@ -241,7 +241,7 @@ def _trip_count(extent: Expr, nest: Nest) -> int:
     """The assumed trip count of a loop in a block's body."""
     decides = [each for each in walk_exprs(extent) if isinstance(each, (Var, Load))]
     if all(isinstance(each, Size) for each in decides):
-        return max(1, assumed(extent, DYNAMIC_EXTENT, nest.likely))
+        return max(1, guess(extent, nest.likely))
     if any(isinstance(each, Load) for each in decides):
         return 1
     return max(1, bounds(extent).upper or 1)
@@ -252,7 +252,7 @@ def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
     found: list[float] = []
     lane = _vector_iterator(nest)
     for access in nest.accesses:
-        size = guess_bytes(access.buffer)
+        size = guess_bytes(access.buffer, nest.likely)
         if lane is not None and _is_gather(access, lane):
             each = machine.l1d.line_bytes / 2  # a gather wastes most of each line
             is_near = roamed_bytes(nest, access) <= machine.l2.kept_bytes
@@ -267,7 +267,7 @@ def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
 def roamed_bytes(nest: Nest, access: Access) -> float:
     """The range of a buffer, in bytes, within which a gather's next position lies: all of it, or a
     row or plane where plain iterators index the outer dimensions."""
-    size = float(guess_bytes(access.buffer))
+    size = float(guess_bytes(access.buffer, nest.likely))
     for at in nest.loops:
         stride = access.stride(nest.var(at))
         if stride is not None and stride is not ZERO:
@@ -295,13 +295,14 @@ def shared_bytes_per_cycle(nest: Nest, machine: Machine) -> float:
     """The bandwidth at which operands arrive: kernels pass them on through the shared cache, or
     memory where they exceed it."""
     shared = machine.l3 if machine.l3.size_bytes else machine.l2
-    size = sum(guess_bytes(each) for each in dict.fromkeys(a.buffer for a in nest.accesses))
+    buffers = dict.fromkeys(access.buffer for access in nest.accesses)
+    size = sum(guess_bytes(each, nest.likely) for each in buffers)
     return shared.bytes_per_cycle if size <= shared.size_bytes else machine.memory_bytes_per_cycle
 
 
-def guess_bytes(buffer: Buffer) -> int:
+def guess_bytes(buffer: Buffer, likely: Mapping[Var, int]) -> int:
     """The size of a buffer; dynamic extents are guessed."""
     total = buffer.dtype.size_bytes
     for dim in buffer.shape:
-        total *= guess(dim)
+        total *= guess(dim, likely)
     return total

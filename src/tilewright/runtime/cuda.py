@@ -14,7 +14,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -184,11 +184,16 @@ def is_lost() -> bool:
     return _Driver._instance is not None and bool(_Driver._instance._lost)
 
 
+ROUND_BYTES = 512  # sizes of allocations are multiples
+
+
+def _rounded(size_bytes: int) -> int:
+    return -(-max(1, size_bytes) // ROUND_BYTES) * ROUND_BYTES
+
+
 class _Pool:
     """Device memory cached by stream and size: on one stream, work of the previous owner precedes
     that of the next."""
-
-    ROUND_BYTES = 512
 
     def __init__(self) -> None:
         self.free: dict[tuple[int, int], list[int]] = {}
@@ -196,11 +201,15 @@ class _Pool:
 
     def take(self, size_bytes: int, stream: int) -> tuple[int, int]:
         """An address, and the size to release it with."""
-        size = -(-max(1, size_bytes) // self.ROUND_BYTES) * self.ROUND_BYTES
+        size = _rounded(size_bytes)
         with self.lock:
             kept = self.free.get((stream, size))
             if kept:
                 return kept.pop(), size
+        return self.new(size), size
+
+    def new(self, size: int) -> int:
+        """The address of memory that nothing has used."""
         driver = _Driver.get()
         try:
             (pointer,) = driver.call("cuMemAlloc", size)
@@ -217,7 +226,7 @@ class _Pool:
                     f"{size} bytes of device memory were asked for, {left} of {total} are free",
                     help="give back arrays that are no longer needed, or use smaller batches",
                 ) from error
-        return int(pointer), size
+        return int(pointer)
 
     def give(self, address: int, size: int, stream: int) -> None:
         with self.lock:
@@ -240,13 +249,23 @@ _pool = _Pool()
 class Memory:
     """Device memory used by work on a stream, released with its last reference."""
 
-    def __init__(self, size_bytes: int, stream: int = 0) -> None:
+    def __init__(self, size_bytes: int, stream: int = 0, *, is_new: bool = False) -> None:
+        """With `is_new`, memory that no queued work uses."""
         self.stream, self._pool = stream, _pool
-        self.address, self.size_bytes = _pool.take(size_bytes, stream)
+        if is_new:
+            self.size_bytes = _rounded(size_bytes)
+            self.address = _pool.new(self.size_bytes)
+        else:
+            self.address, self.size_bytes = _pool.take(size_bytes, stream)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
             self._pool.give(self.address, self.size_bytes, self.stream)
+
+
+def allocate(size_bytes: int, stream: int = 0) -> Memory:
+    """Device memory for work on a stream."""
+    return Memory(size_bytes, stream)
 
 
 LEGACY, NO_ORDER = 1, -1  # DLPack's numbers of the legacy default stream, and of no stream
@@ -420,6 +439,25 @@ def is_capturing(stream: int) -> bool:
     driver = _Driver.get()
     (status,) = driver.call("cuStreamIsCapturing", stream)
     return bool(status != driver.api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+@contextlib.contextmanager
+def beside_capture() -> Iterator[None]:
+    """Lets this thread allocate memory and wait for other streams while a stream is captured."""
+    driver = _Driver.get()
+    relaxed = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    (before,) = driver.call("cuThreadExchangeStreamCaptureMode", relaxed)
+    try:
+        yield
+    finally:
+        driver.call("cuThreadExchangeStreamCaptureMode", before)
+
+
+def copy_in_beside(address: int, source: NDArray[Any]) -> None:
+    """Copy host to new device memory on a stream of its own; returns when it is there."""
+    stream = Stream()
+    copy_in(address, source, stream.handle)
+    stream.synchronize()
 
 
 def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:

@@ -19,6 +19,7 @@ from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.html import table
 from tilewright.runtime import _native
 from tilewright.runtime.array import Array
+from tilewright.runtime.device import CPU, Device
 from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.pool import threads as default_threads
@@ -58,6 +59,8 @@ class Module:
         (2, 4)
     """
 
+    device: Device = CPU  # where it runs
+    call_options: tuple[str, ...] = ()  # further named arguments of a call that are no inputs
     fallbacks: tuple[str, ...] = ()  # operators without native code
     timings: Mapping[str, Mapping[str, float]] = {}  # compile time in seconds: stage, pass
     choices: Sequence[Any] = ()  # alternatives that graph passes chose between, with costs

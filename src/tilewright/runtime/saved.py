@@ -23,7 +23,9 @@ import numpy as np
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.target import Target
-from tilewright.runtime.device import CPU
+from tilewright.runtime import cuda
+from tilewright.runtime.device import CPU, device
+from tilewright.runtime.device_states import DeviceStates
 from tilewright.runtime.library import Library, LoadedFunction, load_library
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.seal import overwrite_weights
@@ -44,8 +46,9 @@ class LoadedModule(Module):
         told = library.manifest["model"]
         _check_machine(library.path, told["features"])
         _check_runtime(library)
-        device = None if told.get("device") == "cuda" else CPU
-        params = tuple(replace(_param(one), device=device) for one in told["inputs"])
+        self.device = device(told.get("device", CPU.kind))
+        wanted = CPU if self.device == CPU else None  # a GPU also takes tensors of the host
+        params = tuple(replace(_param(one), device=wanted) for one in told["inputs"])
         signature = Signature(told["name"], params)
         super().__init__(
             library.address(told["main"]),
@@ -175,5 +178,9 @@ def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
             ) from error
         if not begins:
             return loaded
-        return StatefulModule(loaded, begins, loaded.inputs[-len(begins) :], len(loaded.outputs))
+        memory = (
+            DeviceStates(cuda) if loaded.device == cuda.DEVICE and cuda.is_available() else None
+        )
+        kept = loaded.inputs[-len(begins) :]
+        return StatefulModule(loaded, begins, kept, len(loaded.outputs), memory)
     return library[name or next(iter(library.functions))]

@@ -8,7 +8,8 @@
     model.save("m.so", states="current") a file whose initial states are those of now
 
 Calls of one module are serialized across threads. A call that fails may leave its states partly
-updated: reset or overwrite them.
+updated: reset or overwrite them. States of a model on a GPU are arrays there, which keep their
+addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -26,7 +27,32 @@ from tilewright.runtime.module import Module, Spec, copy_outputs
 
 State = np.ndarray[Any, Any]
 
-SAVED = "initial", "current"  # what a file can begin with
+CURRENT = "current"
+SAVED = "initial", CURRENT  # what a file can begin with
+
+
+class StateMemory(Protocol):
+    """Where states are kept."""
+
+    def copy_of(self, state: Any) -> Any: ...
+    def set(self, state: Any, begin: State) -> None: ...
+    def on_host(self, state: Any) -> State: ...
+
+
+class HostStates:
+    """States are NumPy arrays."""
+
+    def copy_of(self, state: Any) -> Any:
+        made = np.asarray(empty(state.shape, state.dtype))
+        made[...] = state
+        return made
+
+    def set(self, state: Any, begin: State) -> None:
+        state[...] = begin
+
+    def on_host(self, state: Any) -> State:
+        """A copy of a state."""
+        return np.array(state, order="C")
 
 
 class StatefulModule(Module):
@@ -52,44 +78,60 @@ class StatefulModule(Module):
     """
 
     def __init__(
-        self, inner: Module, begins: Sequence[State], kept: Sequence[Spec], outputs: int
+        self,
+        inner: Module,
+        begins: Sequence[State],
+        kept: Sequence[Spec],
+        outputs: int,
+        memory: StateMemory | None = None,
     ) -> None:
         """`begins` (initial values) and `kept` describe the last inputs of `inner`. Its outputs
         beyond `outputs` replace states that it does not update in place."""
         self.inner, self.begins, self.kept = inner, tuple(begins), tuple(kept)
+        self.memory = memory or HostStates()
         self.inputs = inner.inputs[: len(inner.inputs) - len(self.kept)]
         self.outputs = inner.outputs[:outputs]
+        self.device, self.call_options = inner.device, inner.call_options
         self.threads, self.fallbacks = inner.threads, inner.fallbacks
         self.timings, self.manifest = inner.timings, inner.manifest
         self._runtime = inner._runtime
         self._names = {spec.name: at for at, spec in enumerate(self.inputs)}
-        self._lock = threading.Lock()
-        self.states: Mapping[str, State] = {
-            spec.name: np.asarray(empty(each.shape, each.dtype))
-            for spec, each in zip(self.kept, self.begins, strict=True)
-        }
-        self.reset()
+        self._lock = threading.RLock()
+        self._states: Mapping[str, Any] | None = None  # none before they are needed
+
+    @property
+    def states(self) -> Mapping[str, Any]:
+        """The states after the last call: arrays of NumPy, or on the GPU that the model runs on."""
+        with self._lock:
+            if self._states is None:
+                self._states = {
+                    spec.name: self.memory.copy_of(begin)
+                    for spec, begin in zip(self.kept, self.begins, strict=True)
+                }
+            return self._states
 
     def reset(self) -> None:
         """Restore the initial states."""
         with self._lock:
             for state, begin in zip(self.states.values(), self.begins, strict=True):
-                state[...] = begin
+                self.memory.set(state, begin)
 
     def fork(self) -> Self:
         """Another instance of the model, with a copy of the current states."""
-        made = type(self)(self.inner, self.begins, self.kept, len(self.outputs))
+        made = type(self)(self.inner, self.begins, self.kept, len(self.outputs), self.memory)
         with self._lock:
-            for name, state in self.states.items():
-                made.states[name][...] = state
+            if self._states is not None:
+                copies = {name: self.memory.copy_of(each) for name, each in self._states.items()}
+                made._states = copies
         return made
 
     def __call__(
         self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
     ) -> Any:
-        """Run the model and update its states."""
+        """Run the model and update its states. One on a GPU also takes `stream`."""
+        how = {key: named.pop(key) for key in self.call_options if key in named}
         given = self._in_order(args, named) if named else args
-        return self.call_on(tuple(self.states.values()), given, threads, out)
+        return self.call_on(tuple(self.states.values()), given, threads, out, **how)
 
     def call_on(
         self,
@@ -97,6 +139,7 @@ class StatefulModule(Module):
         given: Sequence[Any],
         threads: int = 0,
         out: Sequence[Any] | None = None,
+        **how: Any,
     ) -> tuple[Any, ...]:
         """Run with the caller's states: writable, contiguous arrays."""
         if len(given) != len(self.inputs):
@@ -104,10 +147,10 @@ class StatefulModule(Module):
                 "TW4009", f"the model takes {len(self.inputs)} inputs, got {len(given)}"
             )
         with self._lock:
-            if out is not None and len(self.inner.outputs) == len(self.outputs):
-                return tuple(self.inner(*given, *states, threads=threads, out=out))
-            made = tuple(self.inner(*given, *states, threads=threads))
             count = len(self.outputs)
+            if len(self.inner.outputs) == count:
+                return tuple(self.inner(*given, *states, threads=threads, out=out, **how))
+            made = tuple(self.inner(*given, *states, threads=threads, **how))
             for state, new in zip(states, made[count:], strict=False):
                 np.asarray(state)[...] = np.asarray(new)
         return made[:count] if out is None else copy_outputs(self.outputs, out, made[:count])
@@ -130,12 +173,28 @@ class StatefulModule(Module):
     def arena_bytes(self) -> int:
         return self.inner.arena_bytes
 
-    def save(self, path: str | Path, name: str = "", *, states: str = "initial") -> Path:
-        """Save the model. Loaded, it starts from the initial states; with `states="current"`, from
-        those that the last call left, which `reset` then restores."""
-        return self.save_with(tuple(self.states.values()), path, name, states)
+    def profile(self, *args: Any, **named: Any) -> Any:
+        """Run once and return the time of each kernel; on a GPU the states stay as they are."""
+        if isinstance(self.memory, HostStates):
+            return super().profile(*args, **named)
+        how = {key: named.pop(key) for key in self.call_options if key in named}
+        given = self._in_order(args, named) if named else args
+        with self._lock:
+            states = [self.memory.copy_of(state) for state in self.states.values()]
+            return self.inner.profile(*given, *states, **how)
 
-    def save_with(self, states: Sequence[State], path: str | Path, name: str, which: str) -> Path:
+    def save(
+        self, path: str | Path, name: str = "", *, states: str = "initial", **options: Any
+    ) -> Path:
+        """Save the model. Loaded, it starts from the initial states; with `states="current"`, from
+        those that the last call left, which `reset` then restores. `options` are those of the
+        model without states: `sizes` of one for a GPU."""
+        kept = tuple(self.states.values()) if states == CURRENT else ()
+        return self.save_with(kept, path, name, states, **options)
+
+    def save_with(
+        self, states: Sequence[Any], path: str | Path, name: str, which: str, **options: Any
+    ) -> Path:
         """Save the model with the initial or with the caller's states."""
         if which not in SAVED:
             raise UserError(
@@ -149,8 +208,8 @@ class StatefulModule(Module):
                 f"cannot write {Path(path).name}: the model has states that Python keeps",
                 help="compile it for a CPU, without operators that the interpreter runs",
             )
-        if which == "initial":
-            return self.inner.save(path, name)
+        if which != CURRENT:
+            return self.inner.save(path, name, **options)
         with self._lock:
-            copies = [np.array(state, order="C") for state in states]
-        return self.inner.save_beginning(path, name, copies)
+            copies = [self.memory.on_host(state) for state in states]
+        return self.inner.save_beginning(path, name, copies, **options)

@@ -68,11 +68,12 @@ from tilewright.sym.region import symbolic_bounds
 from tilewright.sym.simplify import simplify
 from tilewright.sym.text import format_expr
 from tilewright.sym.visit import (
-    Holds,
     above,
     conjuncts,
     fold,
+    folded,
     free_vars,
+    holds,
     replaced,
     rewrite,
     substitute,

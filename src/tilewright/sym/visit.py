@@ -76,25 +76,31 @@ def fold(
     return done[root]
 
 
-class Holds:
-    """Whether an expression contains a node that a test is true of; known of every node below an
-    expression that was asked about.
+def folded(fn: Callable[[Expr, tuple[R, ...]], R]) -> Callable[[Expr], R]:
+    """A fold that keeps the value of every node below the expressions it was called with.
 
-    has_division = Holds(lambda node: isinstance(node, FloorDiv))
+    depth = folded(lambda node, below: 1 + max(below, default=0))
     """
+    known: dict[Expr, R] = {}
 
-    def __init__(self, test: Callable[[Expr], bool]) -> None:
-        self._test = test
-        self._known: dict[Expr, bool] = {}
-
-    def __call__(self, root: Expr) -> bool:
-        found = self._known.get(root)
+    def value(root: Expr) -> R:
+        nonlocal known
+        found = known.get(root)
         if found is None:
-            if len(self._known) > _KEEP:
-                self._known = {}  # another thread may still use the other one
-            test = self._test
-            found = fold(root, lambda node, below: True in below or test(node), self._known)
+            if len(known) > _KEEP:
+                known = {}  # another thread may still use the other one
+            found = fold(root, fn, known)
         return found
+
+    return value
+
+
+def holds(test: Callable[[Expr], bool]) -> Callable[[Expr], bool]:
+    """Whether an expression contains a node that a test is true of.
+
+    has_division = holds(lambda node: isinstance(node, FloorDiv))
+    """
+    return folded(lambda node, below: True in below or test(node))
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:

@@ -59,7 +59,7 @@ def point(buffer: Buffer, index: Sequence[Expr]) -> Region:
     )
 
 
-_holds_load = sym.Holds(lambda node: isinstance(node, (Load, MaskedLoad)))
+_holds_load = sym.holds(lambda node: isinstance(node, (Load, MaskedLoad)))
 
 
 def is_data_dependent(index: Expr) -> bool:

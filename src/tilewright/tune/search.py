@@ -236,9 +236,14 @@ def mixed(view: View, pool: Points, count: int) -> Points:
             chosen.append(at)
             taken.add(at)
     rest = [at for at in order[: max(8 * count, 64)] if at not in taken]
-    while len(chosen) < count and rest:
-        apart = [int((pool[at] != pool[chosen]).sum(axis=1).min()) for at in rest]
-        chosen.append(rest.pop(int(np.argmax(apart))))
+    if rest:
+        rows = pool[rest]
+        apart = np.min([(rows != pool[at]).sum(axis=1) for at in chosen], axis=0)
+        for _ in range(min(count - len(chosen), len(rest))):
+            far = int(np.argmax(apart))
+            chosen.append(rest[far])
+            apart = np.minimum(apart, (rows != rows[far]).sum(axis=1))
+            apart[far] = -1  # taken
     found: Points = pool[np.array(chosen[:count])]
     return found
 

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.errors import UserError
+from tilewright.base.extents import ASSUMED
 from tilewright.base.target import Target
 from tilewright.sym import Const
 from tilewright.tensor.ir import Function
@@ -48,7 +49,6 @@ IDENTITY, ALL, INTERVAL_ALL = "identity", "all", "interval_all"
 MAX_CANDIDATES = 100_000  # per decision
 MAX_LOOPS = 6  # loops whose orders are enumerated
 REST = -1  # a split's inferred factor
-UNKNOWN_EXTENT = 256  # assumed extent of a dynamic loop
 
 
 # --------------------------------------------------------------------------- decisions
@@ -251,7 +251,7 @@ class Config:
     def _extent(self, loop: LoopRef) -> int:
         _, found = path_to_loop(self.schedule.function, loop.var, "split")
         extent = found.extent
-        return int(extent.value) if isinstance(extent, Const) else UNKNOWN_EXTENT
+        return int(extent.value) if isinstance(extent, Const) else ASSUMED.template_iterations
 
 
 def factorings(extent: int, count: int) -> list[Split]:

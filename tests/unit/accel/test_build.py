@@ -59,6 +59,7 @@ def gemm_result(geometry, blocks, outputs):
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=IDS)
 @pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.sampled
 def test_a_tiled_gemm_equals_integer_arithmetic(geometry, slots):
     blocks = (7, 5, 6)  # no tile divides them
     stream = build_gemm(geometry, blocks, (3, 2, 4), slots)

@@ -61,6 +61,15 @@ def test_figures_are_worst_first_and_name_what_did_not_run(breadth):
     assert mean.value == pytest.approx(3.0)
 
 
+def test_kernels_that_no_rule_took_are_counted(breadth):
+    found = {"a, f32": told(1.0, openvino=2.0), "b, static": told(1.0, openvino=2.0)}
+    found["a, f32"]["fell_back"] = ["sum0: no rule knows what it computes"]
+    for precision, count in (("f32", 1), ("int8", 0)):
+        figures = {each.name: each for each in breadth.figures(found, precision)}
+        figure = figures[f"kernels that no rule took, {precision}"]
+        assert (figure.value, figure.ok) == (count, count == 0)
+
+
 def test_what_a_journal_has_is_not_measured_again(breadth, tmp_path, monkeypatch):
     ran = []
 

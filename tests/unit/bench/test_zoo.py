@@ -44,6 +44,19 @@ def test_the_ratio_is_that_of_the_best_peer(bench):
     assert math.isnan(zoo.Result(case, 1, {"tilewright": [2.0]}).ratio)
 
 
+def test_kernels_that_no_rule_took_are_counted(bench, capsys):
+    zoo = bench("zoo")
+    case = zoo.Case("a", Path("a.onnx"), Path("a.npz"))
+    told = {"times": {"tilewright": [2.0]}, "wrong": {"tilewright": 0.0}}
+    good = zoo.Result(case, 1, **told)
+    bad = zoo.Result(case, 2, **told, fell_back=["sum0: no rule knows what"])
+    for results, count in (([good], 0), ([good, bad], 1)):
+        (figure,) = [each for each in zoo.figures(results) if "no rule" in each.name]
+        assert (figure.value, figure.ok) == (count, count == 0)
+    zoo.show([bad], ["tilewright"])
+    assert "a: no rule: sum0: no rule knows what" in capsys.readouterr().out
+
+
 def test_kernels_are_held_against_what_is_attainable(bench, capsys):
     zoo = bench("zoo")
     case = zoo.Case("a", Path("a.onnx"), Path("a.npz"))

@@ -14,8 +14,10 @@ from onnx import numpy_helper, parser, save_model
 from typer.testing import CliRunner
 
 from tilewright.cli import app
+from tilewright.cli.records import skipped_note
 from tilewright.cli.tune import opened_fleet
-from tilewright.tune import Database
+from tilewright.driver.tuning import lab
+from tilewright.tune import Database, TaskKey, Trial
 from tilewright.tune.cost.choose import choose
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -33,6 +35,12 @@ def model(tmp_path):
     path = tmp_path / "net.onnx"
     save_model(made, path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def _one_checker(monkeypatch):
+    """One process that checks candidates: each loads the compiler."""
+    monkeypatch.setattr(lab, "host_cores", lambda: 1)
 
 
 def run(*arguments):
@@ -70,9 +78,13 @@ def test_a_database_that_cannot_be_read_is_no_reason_to_stop(model, tmp_path):
 @pytest.mark.slow
 def test_what_was_found_is_told_and_kept(model, tmp_path):
     path = tmp_path / "records.sqlite"
-    done = run(model, "--budget", "2s", "--threads", "1", "--db", path, "--json")
+    done = run(
+        model, "--budget", "1s", "--threads", "1", "--db", path, "--json",
+        "--cost-model", "estimate",
+    )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
+    assert told["model"] == choose("estimate").name
     assert told["database"] == str(path)
     assert told["kernels"][0]["label"] == "matmul_relu"
     assert told["trials"] == sum(each["trials"] for each in told["kernels"])
@@ -96,6 +108,47 @@ def test_ctrl_c_says_what_is_kept_and_ends_the_command(model, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_records_are_shown_merged_pruned_and_exported(tmp_path):
+    here, there = tmp_path / "here.sqlite", tmp_path / "there.sqlite"
+    trial = Trial("gemm", "mr=6", 10.0, 12.0)
+    with Database(there) as database:
+        database.add(TaskKey("one", "cpu", 1), trial)
+        database.add(TaskKey("old", "cpu", 1, version="0.0.1"), trial)
+
+    def records(*arguments):
+        done = CliRunner().invoke(app, ["records", "--db", str(here), *map(str, arguments)])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    assert json.loads(records("--json"))["trials"] == {}
+    assert not here.exists()
+    (first,) = json.loads(records("--merge", there, "--json"))["merged"]
+    assert (first["records"], first["other_version"]) == (1, 1)
+    assert "1 records from" in records("--merge", there)
+    lines = tmp_path / "lines.jsonl"
+    assert "1 records written" in records("--export", lines)
+    lines.write_text(lines.read_text() + "nothing\n")
+    (again,) = json.loads(records("--merge", lines, "--json"))["merged"]
+    assert (again["records"], again["unreadable"]) == (1, 1)
+    assert skipped_note(here) == ""
+    assert "1 trials of other versions" in skipped_note(there)
+    here = there
+    assert "0.0.1" in records()
+    assert json.loads(records("--prune", "--json"))["pruned_kernels"] == 1
+    assert skipped_note(there) == ""
+
+
+def test_records_of_nothing_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNING_DB", "")
+    done = CliRunner().invoke(app, ["records"])
+    assert done.exit_code == 2
+    assert "name a file" in done.stderr
+    missing = ["records", "--db", str(tmp_path / "a"), "--merge", str(tmp_path / "none.jsonl")]
+    done = CliRunner().invoke(app, missing)
+    assert done.exit_code == 1
+    assert "TW5003" in done.stderr
+
+
 # At a stage: Python loses an interruption that comes while it runs a finalizer.
 TOLD = """
 import os, signal, sys
@@ -112,6 +165,7 @@ app(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_page_with_curves_and_choices_is_written(model, tmp_path):
     page = tmp_path / "tuning.html"
     done = run(
@@ -137,15 +191,10 @@ def test_a_page_that_cannot_be_drawn_is_told_before_anything_is_tuned(model, tmp
     assert not database.exists()
 
 
-def test_a_cost_model_is_one_by_name(model, tmp_path):
+def test_a_cost_model_is_one_by_name(model):
     done = run(model, "--budget", "5s", "--cost-model", "oracle")
     assert done.exit_code == 1
     assert "TW5007" in done.stderr
-    done = run(
-        model, "--budget", "1s", "--threads", "1", "--db", tmp_path / "r.sqlite", "--json",
-        "--cost-model", "estimate",
-    )  # fmt: skip
-    assert json.loads(done.stdout)["model"] == choose("estimate").name
 
 
 def test_a_search_to_compare_with_is_known(model):

@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from tilewright.base.dtype import dtype
+from tilewright.base.host import host_arch
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
 from tilewright.codegen.build import Options, build, emit_module
@@ -237,7 +239,10 @@ def test_lanes_in_one_aligned_part_of_a_buffer_are_loaded_whole(size, index, loa
 
 @pytest.mark.parametrize(
     ("target", "gathers"),
-    [("x86_64-linux-gnu -mcpu=haswell", True), ("aarch64-linux-gnu -mcpu=neoverse-n1", False)],
+    [
+        ("x86_64-linux-gnu -mcpu=sapphirerapids", True),
+        ("aarch64-linux-gnu -mcpu=neoverse-n1", False),
+    ],
 )
 def test_positions_of_lanes_leave_loops_that_do_not_change_them(target, gathers):
     """Without gathers every lane is a load of its own, whose number is known outside of rows."""
@@ -254,11 +259,11 @@ def test_positions_of_lanes_leave_loops_that_do_not_change_them(target, gathers)
 
 
 @pytest.mark.parametrize(
-    ("limit", "is_stored", "is_gathered"),
-    [(56, True, False), (48, False, False), (52, True, True)],
+    ("limit", "is_stored"),
+    [(56, True), (48, False), (52, True)],
     ids=["all lanes", "no lane", "some lanes"],
 )
-def test_masks_that_are_known_settle_what_is_emitted(limit, is_stored, is_gathered):
+def test_masks_that_are_known_settle_what_is_emitted(limit, is_stored):
     mask = f"broadcast(48, 16) + ramp(0, 1, 16) // broadcast(2, 16) < broadcast({limit}, 16)"
     pairs = "broadcast(%i * 2, 16) + ramp(0, 1, 16) % broadcast(2, 16)"
     program = f"""
@@ -269,7 +274,45 @@ def test_masks_that_are_known_settle_what_is_emitted(limit, is_stored, is_gather
     }}"""
     text = emitted(program)
     assert ("store" in text[: text.index("ret i32")]) == is_stored
-    assert ("masked.gather" in text) == is_gathered
+    assert "masked.gather" not in text
+
+
+@pytest.mark.parametrize(("cpu", "gathers"), [("cascadelake", False), ("sapphirerapids", True)])
+def test_lanes_whose_indices_leave_a_loop_are_loaded_one_by_one_where_gathers_are_slow(
+    cpu, gathers
+):
+    """Rows of an image at the same positions."""
+    at = "max(min(indexx16(%at[ramp(%j * 16, 1, 16)]), broadcast(%m - 1, 16)), broadcast(0, 16))"
+    program = f"""
+    func @f(%x: f32[8, m], %at: i32[n], %y: f32[8, n], m: index, n: index) stage flat {{
+      for %j in 0..n // 16 {{
+        for %i in 0..8 {{
+          %y[%i, ramp(%j * 16, 1, 16)] = %x[broadcast(%i, 16), {at.replace("%m", "m")}]
+        }}
+      }}
+    }}"""
+    assert ("gather" in emitted(program, f"x86_64-linux-gnu -mcpu={cpu}")) == gathers
+    x = np.random.default_rng(0).random((8, 40)).astype(np.float32)
+    at, y = np.random.default_rng(1).integers(-3, 44, 32).astype(np.int32), np.zeros((8, 32), "f4")
+    build(parse(program), "cpu")(x, at, y, 40, 32)
+    np.testing.assert_array_equal(y, x[:, np.clip(at, 0, 39)])
+
+
+@pytest.mark.parametrize("lanes", ["ramp(0, 1, 16)", "broadcast(15, 16) - ramp(0, 1, 16)"])
+def test_lanes_of_a_known_mask_are_loaded_without_what_the_others_would_read(lanes):
+    """The last vector of a row, by nearest interpolation: its other half is beyond the buffer."""
+    mask = f"{lanes} < broadcast(8, 16)"
+    program = f"""
+    func @f(%x: f32[4], %y: f32[16]) stage flat {{
+      %y[ramp(0, 1, 16)] = masked(%x[({lanes}) // broadcast(2, 16)], {mask}) + broadcast(1.0, 16)
+    }}"""
+    text = emitted(program)
+    assert "load <4 x float>" in text
+    assert "gather" not in text
+    x, y = np.arange(4, dtype=np.float32), np.zeros(16, np.float32)
+    build(parse(program), "cpu")(x, y)
+    want = np.repeat([1, 2, 3, 4, 1], [2, 2, 2, 2, 8])
+    np.testing.assert_array_equal(y, want if lanes.startswith("ramp") else want[::-1])
 
 
 @pytest.mark.parametrize("pitch", ["40", "n"])
@@ -290,6 +333,29 @@ def test_lanes_in_a_few_runs_are_stored_run_by_run(pitch, masked):
     want = np.full((2, 40), -1, np.float32)
     want[np.arange(64) % 2, np.arange(64) // 2] = np.where(np.arange(64) < count, x, -1)
     np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize(
+    "cpu", ["", " -mcpu=haswell", " -mcpu=x86-64"] if host_arch() == "x86_64" else [""]
+)
+@pytest.mark.parametrize(("of", "lanes"), [("u8", 16), ("u8", 64), ("f16", 8), ("f16", 32)])
+def test_bytes_and_words_at_a_stride_of_three_are_loaded_from_pieces(cpu, of, lanes):
+    """Colours of an image, plane by plane; nothing is read beyond the last one."""
+    count = 2 * lanes
+    program = f"""
+    func @f(%x: {of}[{3 * count}], %y: {of}[3, {count}]) stage flat {{
+      for %c in 0..3 {{
+        for %i in 0..2 {{
+          %y[%c, ramp(%i * {lanes}, 1, {lanes})] = %x[ramp(%i * {3 * lanes} + %c, 3, {lanes})]
+        }}
+      }}
+    }}"""
+    text = emitted(program)
+    assert ("<16 x i8>" if of == "u8" else "<8 x i16>") in text
+    x = np.random.default_rng(0).integers(0, 255, 3 * count).astype(dtype(of).numpy)
+    y = np.zeros((3, count), x.dtype)
+    build(parse(program), f"cpu{cpu}")(x, y)
+    np.testing.assert_array_equal(y, x.reshape(count, 3).T)
 
 
 @pytest.mark.parametrize("stride", [2, 3, -2])

@@ -114,7 +114,7 @@ KERNELS = {
     'layout = "channels_last", to = dtype f32} return %y }',
     "attention": "graph @main(%q: bf16[1, 2, 64, 64], %k: bf16[1, 2, 64, 64], "
     "%v: bf16[1, 2, 64, 64]) {"
-    "%y = attention(%q, %k, %v) {rounded = true, to = dtype f32} return %y }",
+    "%y = attention(%q, %k, %v) {round_weights = true, to = dtype f32} return %y }",
 }
 
 

@@ -5,6 +5,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 import tilewright as tw
+from tilewright.driver.tuning import lab
+from tilewright.tune import tuner
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[n, 8] x) => (float[n, 4] y, float[n, 8] z) {
@@ -25,6 +27,14 @@ def weighted():
         return made
 
     return make
+
+
+@pytest.fixture
+def small_rounds(monkeypatch):
+    """As few candidates in a round of tuning as may be, however long the budget is, and one process
+    that checks them: each loads the compiler."""
+    monkeypatch.setattr(tuner, "FIRST_RATE", 1.0)
+    monkeypatch.setattr(lab, "host_cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")

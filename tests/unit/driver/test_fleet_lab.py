@@ -139,6 +139,7 @@ def test_machines_that_cannot_measure_for_a_model_are_named(fleet, code):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_rounds")
 def test_a_model_is_tuned_by_two_workers(graph):
     def interrupt(snapshot):
         if snapshot.stage == "learning" and any(each.trials for each in snapshot.tasks):

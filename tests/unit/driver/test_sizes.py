@@ -8,6 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import UserError
+from tilewright.base.extents import ASSUMED
 from tilewright.base.target import Target
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
@@ -16,7 +17,6 @@ from tilewright.driver.optimize import optimize
 from tilewright.driver.options import Options
 from tilewright.driver.size_variants import variants_of
 from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
-from tilewright.graph.rates import NOMINAL
 
 MODEL = "graph @main(%x: f32[batch, 4], %y: f32[batch, n]) { %z = neg(%x) return %z, %y }"
 
@@ -96,7 +96,7 @@ def test_rules_price_at_a_size_of_the_range():
     small, large = cost({"m": (1, 4)}), cost({"m": (512, 8192)})
     assert small.plan != large.plan
     assert 100 * small.predicted_ns < large.predicted_ns
-    assert cost({"m": (NOMINAL - 1, NOMINAL + 1)}).plan == cost(None).plan
+    assert cost({"m": (ASSUMED.elements - 1, ASSUMED.elements + 1)}).plan == cost(None).plan
 
 
 def test_a_range_serves_every_size_in_it():

@@ -32,6 +32,12 @@ def test_dynamic_rows_become_one_axis():
         DYNAMIC.replace("[s, b,", "[s, 4,"),  # tiles lie along an axis of known size
         DYNAMIC.replace("%c: f32[6]", "%c: f32[b, 6]"),  # an operand that not all rows share
         DYNAMIC.replace("%w: f32[8, 6]", "%w: f32[s, 8, 6]"),  # weights of their own
+        # weights that are an operand of each matrix, too
+        """%x: f32[s, b, b], %w: f32[b, b]) {
+          %y = matmul(%x, %w)
+          %z = add(%y, %w)
+          return %z
+        }""",
     ],
 )
 def test_other_rows_stay(text):
@@ -50,6 +56,11 @@ def test_the_answer_is_the_same_for_every_size(sizes):
 
 TRANSPOSE = """%x: f32[1, 8, h, w], %y: f32[1, h, w, 8]) {
   %z = transpose(%x) {perm = (0, 2, 3, 1)}
+  %s = add(%z, %y)
+  return %s
+}"""
+TO_FIRST = """%x: f32[1, 6, 7, 8], %y: f32[1, 8, 1, 1]) {
+  %z = transpose(%x) {perm = (0, 3, 1, 2)}
   %s = add(%z, %y)
   return %s
 }"""
@@ -80,6 +91,12 @@ CONV_LAST = """%x: f32[1, h, w, 8], %v: f32[4, 8, 1, 1], %y: f32[1, h, w, 4], %c
     ("text", "shapes"),
     [
         (TRANSPOSE, ["1, 8, h * w", "1, h * w, 8"]),
+        (TRANSPOSE.replace("h, w", "6, 7"), ["1, 8, 42", "1, 42, 8"]),
+        (
+            TRANSPOSE.replace("%y: f32[1, h, w, 8]", "%y: f32[1, 1, 1, 8]"),
+            ["1, 8, h * w", "1, 1, 8"],
+        ),
+        (TO_FIRST, ["1, 42, 8", "1, 8, 1"]),
         (CONV, ["1, 8, h * w", "4, 8", "4, 1"]),
         (CONV.replace("h, w", "6, 7"), ["1, 8, 42", "4, 8", "4, 1"]),
         (CONV_LAST, ["1, h * w, 8", "4, 8", "1, h * w, 4", "4", "1, 1, 4"]),
@@ -100,6 +117,8 @@ def test_positions_become_one_axis(text, shapes):
 
 
 def test_positions_stay_on_gpus():
+    graph = body(TO_FIRST)
+    assert collapse_axes(graph, "cuda") is graph
     graph = body(CONV)
     assert collapse_axes(graph, "cuda") is graph
     assert collapse_axes(graph, "wasm") is not graph
@@ -108,8 +127,8 @@ def test_positions_stay_on_gpus():
 @pytest.mark.parametrize(
     "text",
     [
-        TRANSPOSE.replace("h, w", "6, 7"),  # tiles divide what is known
         TRANSPOSE.replace("(0, 2, 3, 1)", "(0, 3, 2, 1)").replace("1, h, w, 8", "1, w, h, 8"),
+        TRANSPOSE.replace("%y: f32[1, h, w, 8]", "%y: f32[1, 1, w, 8]"),  # broadcast along one
         TRANSPOSE.replace("%y: f32[1, h, w, 8]", "%y: f32[w, 8]"),  # what not all rows share
         CONV.replace("pads = (0", "pads = (1"),
         CONV.replace("strides = (1", "strides = (2"),

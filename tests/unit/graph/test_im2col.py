@@ -8,6 +8,8 @@ import pytest
 from tilewright.base.dtype import dtype
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.kernels import KernelSetting
 from tilewright.graph import Builder, Module, interpret
 from tilewright.graph.passes import FUSED, im2col_convolutions, lower_precision, remove_dead_nodes
 from tilewright.graph.types import TensorType
@@ -99,19 +101,24 @@ def test_rows_of_known_images_are_counted_together(images, rows, rng):
     assert f"u8[{rows}]" in str(after)
 
 
-TILES = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
+def on(processor: str) -> PassContext:
+    """A context with prices for one thread of a processor."""
+    target = Target.parse(f"x86_64-linux-gnu -mcpu={processor}")
+    return PassContext(target=target, costs=KernelCosts(KernelSetting(target, 1)))
+
+
 # an image, output channels and a window; the operators, besides casts, that it becomes
 FORMS = {
     "few channels": ((16, 16, 3), 32, {"kernel": (7, 7), "strides": (2, 2), "dilations": (1, 1),
                      "pads": (3, 3, 3, 3)}, ["pad", "reshape", "conv"]),
-    "few channels, taps apart in height": ((9, 20, 4), 16, {"kernel": (3, 5), "strides": (1, 2),
+    "few channels, taps apart in height": ((18, 34, 4), 16, {"kernel": (3, 5), "strides": (1, 2),
                      "dilations": (2, 1), "pads": (2, 0, 1, 1)}, ["pad", "reshape", "conv"]),
-    "short lines": ((7, 7, 32), 32, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
+    "short lines": ((7, 7, 128), 128, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
                     "pads": (1, 1, 1, 1)}, ["pad", "patches", "reshape", "conv", "reshape"]),
-    "short lines, taps apart": ((5, 11, 64), 16, {"kernel": (2, 3), "strides": (1, 2),
+    "short lines, taps apart": ((11, 11, 64), 64, {"kernel": (2, 3), "strides": (1, 2),
                     "dilations": (2, 1), "pads": (2, 0, 0, 0)},
                     ["pad", "patches", "reshape", "conv", "reshape"]),
-    "too much in vain": ((6, 6, 64), 16, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
+    "too much in vain": ((6, 6, 40), 128, {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1),
                     "pads": (1, 1, 1, 1)}, ["pad", "patches", "reshape", "matmul", "reshape"]),
 }  # fmt: skip
 
@@ -126,7 +133,7 @@ def test_where_tiles_read_images_convolutions_take_a_form_for_them(form, images,
     attributes = {key: value for key, value in window.items() if key != "kernel"}
     y = b.add("conv", x, b.constant(w, "w"), layout="channels_last", groups=1, **attributes)
     before = b.module(y)
-    after = lower_precision(before, TILES)
+    after = lower_precision(before, on("sapphirerapids"))
     verify(after)
     assert [node.op for node in after.main.nodes if node.op not in ("cast", "constant")] == ops
     values = rng.integers(-8, 9, (2, *shape)).astype(np.float32)
@@ -138,16 +145,16 @@ def test_where_tiles_read_images_convolutions_take_a_form_for_them(form, images,
 @pytest.mark.parametrize("images", [const(2), size("n")], ids=str)
 def test_bytes_of_short_lines_are_unfolded_along_them_alone(images, rng):
     b = Builder()
-    x = b.param("x", TensorType(dtype("u8"), (images, const(7), const(7), const(64))))
-    w = rng.integers(-128, 127, (32, 64, 3, 3)).astype(np.int8)
-    bias = b.constant(rng.integers(-99, 99, 32).astype(np.int32), "bias")
+    x = b.param("x", TensorType(dtype("u8"), (images, const(7), const(7), const(128))))
+    w = rng.integers(-128, 127, (256, 128, 3, 3)).astype(np.int8)
+    bias = b.constant(rng.integers(-99, 99, 256).astype(np.int32), "bias")
     y = b.add("conv_integer", x, b.constant(w, "w"), None, None, bias, layout="channels_last",
               groups=1, strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1))  # fmt: skip
     before = b.module(y)
-    after = im2col_convolutions(before, TILES)
+    after = im2col_convolutions(before, on("sapphirerapids"))
     verify(after)
     assert {"patches", "conv_integer"} <= {node.op for node in after.main.nodes}
-    values = rng.integers(0, 255, (2, 7, 7, 64)).astype(np.uint8)
+    values = rng.integers(0, 255, (2, 7, 7, 128)).astype(np.uint8)
     np.testing.assert_array_equal(*[interpret(m, values)[0] for m in (before, after)])
 
 
@@ -219,7 +226,7 @@ def test_a_sum_of_rows_and_an_image_is_done_where_rows_are(rng):
         stored = b.add("quantize", real, to=dtype("u8"))
         made.append(b.add("dequantize", stored, scale, to=dtype("f32")))
     before = b.module(b.add("quantize", b.add("add", *made), to=dtype("u8")))
-    context = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=cascadelake"))
+    context = on("cascadelake")
     after = run_passes(before, (im2col_convolutions, remove_dead_nodes, *FUSED), context)
     verify(after)
     bodies = [node.bodies[0] for node in after.main.nodes if node.bodies]

@@ -86,6 +86,7 @@ def test_columns_are_what_they_declare(dot, rows):
 @every_dot
 @every_size
 @pytest.mark.parametrize("vectors", [1, 2, 4])
+@pytest.mark.sampled
 def test_columns_agree_natively(dot, rows, vectors):
     target = Target.parse("cpu")
     fn = sums(dot, rows, vectors)

@@ -70,6 +70,16 @@ def check(
     return chosen.block, chosen.plan
 
 
-@pytest.fixture
-def check_plans() -> Callable[..., tuple[str, str]]:
-    return check
+@pytest.fixture(
+    params=[
+        pytest.param(3, id="some plans"),
+        pytest.param(1, id="all plans", marks=pytest.mark.fuzz),
+    ]
+)
+def check_plans(request: pytest.FixtureRequest) -> Callable[..., tuple[str, str]]:
+    """`check`, of a third of the plans unless with fuzz: the interpreter takes long."""
+
+    def checked(*args: Any, plans: int = 8, **more: Any) -> tuple[str, str]:
+        return check(*args, plans=max(2, plans // request.param), **more)
+
+    return checked

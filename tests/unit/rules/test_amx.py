@@ -184,7 +184,7 @@ def test_every_plan_of_attention_keeps_the_answer(check_plans):
     shape = "bf16[1, 1, 32, 32]"
     module = graph.parse(
         f"graph @main(%q: {shape}, %k: {shape}, %v: {shape}) -> (f32[1, 1, 32, 32]) {{"
-        "%y = attention(%q, %k, %v) {rounded = true, to = dtype f32} return %y }"
+        "%y = attention(%q, %k, %v) {round_weights = true, to = dtype f32} return %y }"
     )
     fn, inputs = lower_graph(module.main, "k"), [values(1, 1, 32, 32) for _ in range(3)]
     outputs = [((1, 1, 32, 32), np.float32)]

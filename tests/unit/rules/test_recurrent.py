@@ -1,12 +1,16 @@
 """Steps of a scan: panels of weights in registers, caches and on threads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tilewright import graph
+from tilewright import graph, sym
+from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.cpu.recurrent import RECURRENT
+from tilewright.tensor.ir import sizes_of
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
 
@@ -63,6 +67,20 @@ def test_fewer_sequences_than_a_register_tile_has_are_tiles_of_their_own():
 
 ARM = "aarch64-linux-gnu -mcpu=neoverse-n1"
 DESKTOP = "x86_64-linux-gnu -mcpu=haswell"
+
+
+def test_a_range_of_sequences_decides_how_many_are_computed_at_once():
+    fn = lstm(4, "n", 64)
+    (size,) = [each for each in sizes_of(fn) if each.name == "n"]
+
+    def sequences(*bounds):
+        conditions = [sym.le(bounds[0], size), sym.le(size, bounds[1])] if bounds else []
+        made = schedule(replace(fn, requires=(*fn.requires, *conditions)), SERVER, constants=["r"])
+        plans = [each.plan for each in made.decisions if "sequences=" in each.plan]
+        return max(int(plan.partition("sequences=")[2].split()[0]) for plan in plans)
+
+    assert sequences(1, 1) == 1
+    assert sequences(64, 128) > sequences() >= sequences(1, 2)
 
 
 def quantized_lstm(steps, batch, hidden, states, weights):
@@ -156,6 +174,13 @@ def test_chains_whose_steps_lie_side_by_side_run_by_themselves(shape, is_beside)
     (plan,) = [each.plan for each in made.decisions if each.rule == "recurrent"]
     assert ("beside=0" not in plan) is is_beside
     assert ("transpose" not in {each.rule for each in made.decisions}) or not is_beside
+
+
+def test_chains_that_are_interleaved_stay_in_l1_whatever_the_size_of_rows():
+    """Lines of rows of a power of two map to one set."""
+    made = schedule(running_sum(64, 4096), SERVER)
+    (plan,) = [each.plan for each in made.decisions if each.rule == "recurrent"]
+    assert 1 < int(plan.rpartition("beside=")[2]) <= Target.parse(SERVER).machine.l1d.ways // 2
 
 
 def test_steps_that_mix_elements_are_no_chains():

@@ -92,6 +92,7 @@ def test_a_row_with_padding_is_turned_whole(check_plans, target):
 
 @pytest.mark.parametrize("target", [SERVER, SMALL])
 @pytest.mark.parametrize("sizes", [(1, 130, 1, 200), (1, 64, 5, 28), (7, 64, 9, 28)])
+@pytest.mark.sampled
 def test_every_plan_can_be_applied(sizes, target):
     """Also those whose chunks leave a rest."""
     batch, channels, height, width = sizes

@@ -201,6 +201,13 @@ def test_what_is_no_message_is_not_read(line):
 # --------------------------------------------------------------------------- kernels
 
 
+@pytest.fixture(scope="module")
+def real():
+    """A worker that measures: it loads the compiler."""
+    with Fleet.from_commands([REAL]) as fleet:
+        yield fleet
+
+
 def measure(fn, trace, **more):
     return {
         "kind": "measure",
@@ -213,20 +220,19 @@ def measure(fn, trace, **more):
     }
 
 
-def test_points_of_a_sketch_are_built_checked_and_timed_by_a_worker():
+def test_points_of_a_sketch_are_built_checked_and_timed_by_a_worker(real):
     fn = programs.gemm(32, 48, 40)
     space = SketchSpace(fn, threads=2)
     points = space.sample(3, np.random.default_rng(0))
     traces = [space.schedule(space.choice(points, row)).trace for row in range(len(points))]
     plain = space.schedule("rules").trace
-    with Fleet.from_commands([REAL]) as fleet:
-        results = fleet.submit([measure(fn, each, against=str(plain)) for each in traces]).results()
+    results = real.submit([measure(fn, each, against=str(plain)) for each in traces]).results()
     for result in results:
         assert not result.error
         assert all(ns > 0 for ns in (*result.value["ns"], *result.value["against"]))
 
 
-def test_what_cannot_be_built_or_is_no_task_is_an_error_of_its_own():
+def test_what_cannot_be_built_or_is_no_task_is_an_error_of_its_own(real):
     fn = programs.gemm(8, 8, 8)
     bad = [
         measure(fn, "b0 = get_block(name='missing')"),
@@ -236,8 +242,7 @@ def test_what_cannot_be_built_or_is_no_task_is_an_error_of_its_own():
         {"kind": "unknown"},
         {"kind": "echo", "say": "hello"},
     ]
-    with Fleet.from_commands([REAL]) as fleet:
-        results = fleet.submit(bad).results()
+    results = real.submit(bad).results()
     assert "refused: error[TW21" in results[0].error
     assert "refused: error[TW2190]" in results[1].error
     assert results[2].error.startswith("refused: error[TW")

@@ -25,7 +25,7 @@ def fleet():
 
 
 def test_a_function_is_tuned_within_its_trials(fleet):
-    fn = programs.noisy_or(16, 24, 24, 32)
+    fn = programs.noisy_or(8, 12, 12, 16)
     seen = []
     found = tune_function(fn, threads=1, trials=8, fleet=fleet, report=seen.append)
     assert len(found.trials) == len(seen) >= 8

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import sketch_programs as programs
 
+from tilewright.tune import treegru
 from tilewright.tune.cost.choose import choose
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.treegru import TreeGRU
@@ -52,7 +53,8 @@ def test_features_without_levels_are_one_node():
     assert ranks(model.predict(features[80:]).mean, features[80:, 2]) > 0.8
 
 
-def test_it_is_the_same_twice_and_known_by_name():
+def test_it_is_the_same_twice_and_known_by_name(monkeypatch):
+    monkeypatch.setattr(treegru, "EPOCHS", 10)
     random = np.random.default_rng(2)
     features = random.random((40, 6)).astype(np.float32)
     told = []

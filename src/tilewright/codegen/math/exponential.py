@@ -29,7 +29,7 @@ class Limits:
     ln2_high: float
     ln2_low: float
     least: float  # exp of anything below is 0
-    least_normal: float  # exp of anything below is no normal number
+    powerless: float  # where n rounds to -bias: the bits of 2**n as a normal number are those of 0
     most: float  # exp of anything above is inf
     exp: tuple[float, ...]
     exp2: tuple[float, ...]
@@ -43,7 +43,7 @@ F32 = Limits(
     ln2_high=0.693145751953125,
     ln2_low=1.4286068203094172e-06,
     least=-103.98,
-    least_normal=-87.33654,
+    powerless=-88.0,
     most=90.0,
     exp=c.EXP_F32,
     exp2=c.EXP2_F32,
@@ -56,7 +56,7 @@ F64 = Limits(
     ln2_high=0.6931471803691238,
     ln2_low=1.9082149292705877e-10,
     least=-745.14,
-    least_normal=-708.396418532264,
+    powerless=-709.0,
     most=711.0,
     exp=c.EXP_F64,
     exp2=c.EXP2_F64,
@@ -115,7 +115,7 @@ def exp_by_one_power(x: Real, lift: int = 0) -> Real:
     magic = of.magic + of.bias + lift
     shifted = x * LOG2E + magic
     n = shifted - magic
-    y = _exp_reduced(_rest(x, n)) + 1.0
+    y = _power_of_rest(_rest(x, n))
     scaled = y * (shifted.bits() << of.mantissa).real()
     return _scale_power(y, n, scaled * 2.0**-lift if lift else scaled)
 
@@ -123,6 +123,11 @@ def exp_by_one_power(x: Real, lift: int = 0) -> Real:
 def _exp_reduced(r: Real) -> Real:
     """exp(r) - 1 for |r| <= ln 2 / 2. No r**2 on its own: it would underflow, which is slow."""
     return polynomial(r, limits(r).exp) * r * r + r
+
+
+def _power_of_rest(r: Real) -> Real:
+    """exp(r) for |r| <= ln 2 / 2."""
+    return polynomial(r, (1.0, 1.0, *limits(r).exp))
 
 
 def _clamp(x: Real, low: float, high: float) -> Real:
@@ -133,20 +138,24 @@ def exp(x: Real) -> Real:
     """What becomes 0 is worked out for 0 instead and dropped: underflow is slow as well."""
     of = limits(x)
     vanishes = x < of.least
-    r, n, n_int = reduce(vanishes.choose(0.0, x.at_most(of.most)))
-    return vanishes.choose(0.0, scale_nearest(_exp_reduced(r) + 1.0, n, n_int))
+    r, n, n_int = reduce(vanishes.choose(0.0, x).at_most(of.most))
+    return vanishes.choose(0.0, scale_nearest(_power_of_rest(r), n, n_int))
 
 
 def exp_nonpositive(x: Real) -> Real:
-    """exp(min(x, 0)). Without numbers that are not normal one multiplication scales."""
-    vanishes = x < limits(x).least_normal
-    return vanishes.choose(0.0, exp_by_one_power(vanishes.choose(0.0, x.at_most(0.0))))
+    """exp(min(x, 0)). Without numbers that are not normal one multiplication scales, by 0 where
+    the power has no bits."""
+    of = limits(x)
+    near = x.at_most(0.0).at_least(of.powerless)
+    shifted = near * LOG2E + (of.magic + of.bias)
+    r = _rest(near, shifted - (of.magic + of.bias))
+    return _power_of_rest(r) * (shifted.bits() << of.mantissa).real()
 
 
 def half_exp(x: Real) -> Real:
     """exp(x) / 2 for x >= 0; it is finite a little longer than exp(x)."""
     r, n, n_int = reduce(x.at_most(limits(x).most))
-    return scale_nearest(_exp_reduced(r) + 1.0, n - 1.0, n_int - 1)
+    return scale_nearest(_power_of_rest(r), n - 1.0, n_int - 1)
 
 
 def exp2(x: Real) -> Real:

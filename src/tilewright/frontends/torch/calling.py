@@ -5,6 +5,7 @@ Tensors go in and come out by DLPack: contiguous ones are not copied.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +16,14 @@ from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
 from tilewright.base.errors import UserTypeError
+from tilewright.frontends.torch import on_gpu
 from tilewright.frontends.torch.tensors import array_of, tensor_of
 from tilewright.runtime import _native
 from tilewright.runtime.array import Array
+from tilewright.runtime.cuda import DeviceArray
 from tilewright.runtime.module import Module, lendable
 from tilewright.runtime.pool import checked_threads
-from tilewright.runtime.stateful import StatefulModule
+from tilewright.runtime.stateful import CURRENT, StatefulModule
 
 
 @dataclass
@@ -89,6 +92,8 @@ def as_lent(value: Any) -> Any:
 
 def as_tensor(array: Array) -> torch.Tensor:
     """A result as a tensor on the same memory."""
+    if isinstance(array, DeviceArray):
+        return on_gpu.as_tensor(array)
     made: torch.Tensor = from_dlpack(array._export(False))
     return made
 
@@ -101,7 +106,12 @@ class TorchModule(Module):
     """
 
     def __init__(self, inner: Module, structure: Structure) -> None:
-        self.inner, self.structure = inner, structure
+        self.inner = inner
+        self.device, self.is_on_gpu = inner.device, "stream" in inner.call_options
+        if self.is_on_gpu:  # states are copies of the model's buffers there
+            moved = {name: state.to(on_gpu.place()) for name, state in structure.states.items()}
+            structure = replace(structure, states=moved)
+        self.structure = structure
         self.inputs, self.outputs = inner.inputs, inner.outputs
         self.threads, self.fallbacks = inner.threads, inner.fallbacks
         self.timings, self.choices = inner.timings, inner.choices
@@ -124,12 +134,22 @@ class TorchModule(Module):
     def __call__(
         self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
     ) -> Any:
-        """The results, as the model itself gives them; with `out`, tensors in order."""
+        """The results, as the model itself gives them; with `out`, tensors in order.
+
+        A model on a GPU runs on PyTorch's current stream, or on `stream`, the handle of one."""
         threads = checked_threads(threads)
+        stream = named.pop("stream", None) if self.is_on_gpu else None
         given = self._flattened(args, named)
-        if out is not None:
-            return self._run(given, threads, [as_input(each) for each in out])
-        tensors = self._run(given, threads)
+        targets = None if out is None else [as_input(each) for each in out]
+        if self.is_on_gpu:
+            tensors = self._run_on_gpu(given, targets, stream)
+        else:
+            tensors = self._run(given, threads, targets)
+        if out is not None and targets is not None:
+            for each, target in zip(out, targets, strict=True):
+                if each.data_ptr() != target.data_ptr():  # it was not contiguous
+                    each.detach().copy_(target)
+            return tuple(out)
         for which, result in self.structure.changes:
             given[which].detach().copy_(tensors[result])
         return self.structure.restored(tensors)
@@ -152,6 +172,22 @@ class TorchModule(Module):
             elif not state.is_inference():
                 torch.autograd.graph.increment_version(state)
         return made if out is not None else [as_tensor(each) for each in made]
+
+    def _run_on_gpu(
+        self, given: Sequence[Any], out: Sequence[Any] | None, stream: int | None
+    ) -> Sequence[torch.Tensor]:
+        """The results as tensors there; states are updated in place."""
+        values = list(map(as_input, given))
+        if not isinstance(self.inner, StatefulModule):
+            return on_gpu.called(lambda some, **how: self.inner(*some, **how), values, out, stream)
+        states = list(self.states.values())
+        kept = [on_gpu.shared(state.detach()) for state in states]
+        run = functools.partial(self.inner.call_on, kept)
+        tensors = on_gpu.called(run, values, out, stream)
+        for state in states:
+            if not state.is_inference():
+                torch.autograd.graph.increment_version(state)
+        return tensors
 
     @property
     def states(self) -> Mapping[str, torch.Tensor]:
@@ -220,12 +256,35 @@ class TorchModule(Module):
 
     def profile(self, *args: Any, **named: Any) -> Any:
         """Run once and tell how long each kernel took."""
-        return super().profile(*args, **named)
+        if not self.is_on_gpu:
+            return super().profile(*args, **named)
+        stream = named.pop("stream", None)
+        given = self._flattened(args, named)
+        found: list[Any] = []
 
-    def save(self, path: str | Path, name: str = "", *, states: str = "initial") -> Path:
+        def run(values: Sequence[Any], stream: int, **how: Any) -> Sequence[Any]:
+            found.append(self.inner.profile(*values, stream=stream))
+            return ()
+
+        on_gpu.called(run, list(map(as_input, given)), None, stream)
+        return found[0]
+
+    def save(
+        self,
+        path: str | Path,
+        name: str = "",
+        sizes: Mapping[str, Sequence[int]] | None = None,
+        *,
+        states: str = "initial",
+    ) -> Path:
         """Write the model as a file. States begin there as they were when it was compiled; with
-        `states="current"`, as they are."""
+        `states="current"`, as they are.
+
+        One for a GPU has the dynamic sizes that are named, `sizes={"batch": [1, 8]}`; others have
+        all."""
+        how: dict[str, Any] = {} if sizes is None or not self.is_on_gpu else {"sizes": sizes}
         if not isinstance(self.inner, StatefulModule):
-            return self.inner.save(path, name)
-        kept = [array_of(as_input(state)) for state in self.states.values()]
-        return self.inner.save_with(kept, path, name, states)
+            return self.inner.save(path, name, **how)
+        current = self.states.values() if states == CURRENT else ()
+        kept = [array_of(as_input(state.cpu())) for state in current]
+        return self.inner.save_with(kept, path, name, states, **how)

@@ -289,7 +289,7 @@ class Generator:
         called = self.step if count == 1 else self.prompt
         named = {} if self.mask is None else {"mask": self.mask}
         made: torch.Tensor = called(tokens, place, *(self.encoded or ()), **named)
-        return made
+        return made.to(tokens.device)  # a GPU computes them, the host chooses
 
     def generate(
         self,
@@ -317,7 +317,8 @@ class Generator:
             self.mask.fill_(1)
             if mask is not None:
                 self.mask[:, : mask.shape[1]] = mask
-        return self._searched(prompt, options) if options.beams else self._written(prompt, options)
+        run = self._searched if options.beams else self._written
+        return run(prompt.cpu(), options).to(prompt.device)
 
     def _written(self, tokens: torch.Tensor, options: Options) -> torch.Tensor:
         sampling = options.sampling

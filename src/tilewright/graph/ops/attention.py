@@ -89,7 +89,7 @@ def _attention(
     scores = scores.astype(raw.dtype)
     greatest = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     powers = np.exp(scores - np.where(np.isneginf(greatest), 0, greatest))
-    if call["rounded"]:
+    if call["round_weights"]:
         powers = wide(powers.astype(v.dtype))
     total = powers.sum(axis=-1, keepdims=True)
     weights = powers / np.where(total == 0, 1, total)  # a fully masked row gives zeros
@@ -187,7 +187,7 @@ OPS = (
             Attr("past", (int, Expr), 0),
             Attr("scores", str, "raw"),  # content of the second output
             # Whether weights are rounded to the type of the values before the GEMM.
-            Attr("rounded", bool, False),
+            Attr("round_weights", bool, False),
             Attr("to", DType, None),  # of the results; default: that of the queries
             # Keys per step of a streaming softmax; 0: all at once.
             Attr("keys", int, 0),

@@ -17,6 +17,7 @@ from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
 from tilewright.graph.passes.fuse_single_nodes import fuse_single_nodes
 from tilewright.graph.passes.hoist_padding import hoist_padding
+from tilewright.graph.passes.hoist_strides import hoist_strides
 from tilewright.graph.passes.im2col_convolutions import im2col_convolutions
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.lift_reshapes import lift_reshapes
@@ -33,7 +34,6 @@ from tilewright.graph.passes.merge_query_heads import merge_query_heads
 from tilewright.graph.passes.merge_window_axes import merge_window_axes
 from tilewright.graph.passes.nest_switches import nest_switches
 from tilewright.graph.passes.pack_weights import pack_weights
-from tilewright.graph.passes.pad_channels import pad_channels
 from tilewright.graph.passes.parallelize_scatters import parallelize_scatters
 from tilewright.graph.passes.parallelize_sorts import parallelize_sorts
 from tilewright.graph.passes.prefer_integers import prefer_integers
@@ -132,6 +132,7 @@ LAYOUT = (
     split_dilations,
     choose_winograd,
     hoist_padding,
+    hoist_strides,
 )
 
 # For targets with many threads, where every kernel launch costs: binary choices instead of many-way
@@ -170,7 +171,6 @@ SCALED = (tabulate_bytes, remove_dead_nodes, fold_scales, remove_dead_nodes)
 # Integer convolutions: im2col, and operands in the width that the target multiplies.
 UNFOLDED = (
     densify_groups,
-    pad_channels,
     im2col_convolutions,
     upcast_bytes,
     canonicalize,

@@ -7,24 +7,28 @@ cheapest assignment is a minimum cut. Transposes of constants are folded, and pa
 cancel.
 
 Kernel times are those that tuning measured in both layouts (`graph/costs.py`), or else are
-estimated from the target's arithmetic and bandwidth.
+estimated: channels last in the cheapest form that later passes give a convolution; on GPUs from
+arithmetic and bandwidth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tilewright.base.dots import dots_of, multiplies_bytes
-from tilewright.base.dtype import BF16, F32, I8
+import numpy as np
+
+from tilewright.base.dots import multiplies_bytes
+from tilewright.base.dtype import BF16, F32
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, CUDA, Target
-from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph import rates
 from tilewright.graph.build import make_node
 from tilewright.graph.channels_last import ChannelsLast, is_free, rank_of, try_channels_last
+from tilewright.graph.conv_forms import FormPrices, Problem
 from tilewright.graph.costs import (
     AT_LEAST,
     ESTIMATED,
@@ -42,6 +46,7 @@ from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
 from tilewright.graph.passes.choose_winograd import best_tile, winograd_channels
 from tilewright.graph.passes.densify_groups import widened
+from tilewright.graph.passes.hoist_strides import without_strides
 from tilewright.graph.passes.split_dilations import split_forms
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users, walk
@@ -107,8 +112,9 @@ class _LayoutCosts:
     """Costs of nodes in both layouts, and of transposes between them, in nanoseconds."""
 
     def __init__(self, module: Module, ctx: PassContext) -> None:
-        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
+        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.context_rates(ctx)
         self.in_cache = weights_stay(module, ctx.target)
+        self.forms = FormPrices(module, ctx, "assign_layout")
         self.moves: dict[Move, float] = {}  # prices of transposes so far
         self.spatial, self.extents = _spatial_sizes(module)
 
@@ -129,20 +135,50 @@ class _LayoutCosts:
                 LAST, self._densified(_channels_last_node(node, found), weights), weights
             ),
         )
-        by_units = self._on_matrix_units(node)
-        if by_units is not None or _is_gpu(self.ctx.target):
+        if _is_gpu(self.ctx.target):
             measured = self.costs and self.costs.has_times and self.costs.measured(candidates)
-            return (measured[0], measured[1]) if measured else by_units
+            return (measured[0], measured[1]) if measured else self._on_tensor_cores(node)
         if self.costs is None:
             return None
+        made = candidates[1].kernel.nodes[0]
+        problem = self._few_bits(made) if 1 in weights else None
+        if problem is not None:
+            return self._few_bits_prices(node, problem, candidates, exact=exact)
         least_ns = 0.0 if exact or self.costs.has_times else self._least_ns(node)
-        asked = candidates[1:] if least_ns else candidates
-        prices = self.costs.prices(asked)
-        if least_ns and prices is not None:
-            prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
+        prices = self.costs.prices(candidates[1:])
+        first = Price(FIRST, least_ns, AT_LEAST) if least_ns else self._first(node, weights)
+        if prices is None or first is None:
+            return None
+        return first, self._fastest(made, weights, prices[0])
+
+    def _first(self, node: Node, weights: frozenset[int]) -> Price | None:
+        """The price of a kernel channels first, in the form that `hoist_strides` gives it."""
+        *before, node = without_strides(node) or (node,)
+        asked = [
+            *map(partial(self._candidate, FIRST), before),
+            self._candidate(FIRST, node, weights),
+        ]
+        prices = None if self.costs is None else self.costs.prices(asked)
         if prices is None:
             return None
-        return prices[0], self._fastest(candidates[1].kernel.nodes[0], weights, prices[1])
+        launch_ns = self.rates.launch_ns * (len(prices) - 1)
+        return replace(prices[-1], ns=launch_ns + sum(price.ns for price in prices))
+
+    def _few_bits_prices(
+        self, node: Node, problem: Problem, candidates: tuple[Candidate, Candidate], *, exact: bool
+    ) -> Prices | None:
+        """The costs of a convolution of few bits: channels last in its cheapest form."""
+        assert self.costs is not None
+        measured = self.costs.measured(candidates) if self.costs.has_times else None
+        if measured is not None:
+            return measured[0], measured[1]
+        least_ns = 0.0 if exact else self._least_ns(node)
+        first = least_ns or self.costs.estimated(candidates[0])
+        last = self.forms.least_ns(problem)
+        if first is None or last is None:
+            return None
+        source = AT_LEAST if least_ns else ESTIMATED
+        return Price(FIRST, first, source), Price(LAST, last, ESTIMATED)
 
     def _fastest(self, node: Node, weights: frozenset[int], direct: Price) -> Price:
         """The price of a convolution channels last, in the fastest form that later passes give
@@ -159,6 +195,22 @@ class _LayoutCosts:
         others = [price.ns for price in forms if price.source == direct.source]
         return replace(direct, ns=min([direct.ns, *others]))
 
+    def _few_bits(self, node: Node) -> Problem | None:
+        """The convolution of few bits that later passes choose a form of."""
+        x, w = node.inputs[0], (*node.inputs, None)[1]
+        shape = None if w is None else w.tensor.static_shape
+        if x is None or w is None or shape is None or node.op not in CONVOLUTIONS:
+            return None
+        if node.op == "conv_integer":
+            zeros = np.broadcast_to(np.zeros((), w.tensor.dtype.numpy), shape)
+            return None if any(node.inputs[2:4]) else Problem(node, x, zeros)
+        is_lowered = self.costs is not None and self.costs.is_lowered
+        if not is_lowered or node.get("groups", 1) != 1 or x.tensor.dtype is not F32:
+            return None
+        image = Value(x.name, replace(x.tensor, dtype=BF16))
+        zeros = np.broadcast_to(np.zeros((), BF16.numpy), shape)
+        return Problem(node, image, zeros, None, {"to": F32}, node)
+
     def _densified(self, node: Node, weights: frozenset[int]) -> Node:
         """The channels-last node as `densify_groups` will rewrite it later, if its weights are
         constant."""
@@ -167,7 +219,7 @@ class _LayoutCosts:
             return node
         if 1 not in weights:
             return node
-        return widened(node, target)
+        return widened(node, target, self.forms)
 
     def _candidate(self, name: str, node: Node, weights: frozenset[int] = frozenset()) -> Candidate:
         """A candidate kernel of one node. Dynamic image sizes are marked, so that all candidates
@@ -180,45 +232,24 @@ class _LayoutCosts:
         )
 
     def _least_ns(self, node: Node) -> float:
-        """A lower bound of a convolution's time: its multiply-adds on all threads."""
-        if node.op != "conv" or node.output.tensor.dtype is not F32 or self.costs is None:
+        """A lower bound of a convolution's time, channels first: its multiply-adds in lanes of
+        vectors on all threads."""
+        is_plain = node.op == "conv_integer" and node.get("groups", 1) == 1
+        is_f32 = node.op == "conv" and node.output.tensor.dtype is F32
+        if self.costs is None or not (is_plain or is_f32):
             return 0.0
-        return rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
+        return self.rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
 
-    def _on_matrix_units(self, node: Node) -> Prices | None:
-        """Costs for convolutions on units that need channels-last images (tensor cores, tiles, dot
-        products), which later passes will use: arithmetic at the rates of vectors and of these
-        units."""
-        speedup = self._matrix_speedup(node)
-        if node.op not in CONVOLUTIONS or not speedup:
-            return None
-        first = rates.operations(node) * self.rates.operation_ns
-        return Price(FIRST, first, ESTIMATED), Price(LAST, first / speedup, ESTIMATED)
-
-    def _matrix_speedup(self, node: Node) -> float:
-        """The speed of such a unit relative to vectors; 0 if there is none."""
+    def _on_tensor_cores(self, node: Node) -> Prices | None:
+        """Costs of convolutions on a GPU: arithmetic at the rate of vectors, and channels last at
+        that of tensor cores."""
         target = self.ctx.target
-        if not isinstance(target, Target):
-            return 0.0
-        if target.kind == CUDA:
-            sm = multiprocessor_of(target)
-            return sm.tensor_fma_per_cycle / sm.fma_per_cycle
-        machine, x, w = target.machine, node.inputs[0], (*node.inputs, None)[1]
-        if node.get("groups", 1) != 1 or x is None or w is None:
-            return 0.0
-        if node.op == "conv_integer" and not tile_product(target, "u8", "i8"):
-            dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
-            per_cycle = (
-                float(dots[0].lanes * dots[0].group * machine.fma_per_cycle) if dots else 0.0
-            )
-        elif node.op == "conv_integer" or (self.costs and self.costs.is_lowered):
-            small = I8 if node.op == "conv_integer" else BF16
-            has_tiles = tile_product(target, small.name, small.name) is not None
-            per_tile = ROWS * COLUMNS * ROW_BYTES // small.size_bytes
-            per_cycle = per_tile / machine.tile_cycles if has_tiles else 0.0
-        else:
-            return 0.0
-        return per_cycle / (target.lanes(F32.bits) * machine.fma_per_cycle)
+        if node.op not in CONVOLUTIONS or not isinstance(target, Target):
+            return None
+        sm = multiprocessor_of(target)
+        first = self.rates.operations(node) * self.rates.operation_ns
+        last = first * sm.fma_per_cycle / sm.tensor_fma_per_cycle
+        return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
 
     def transpose_ns(self, move: Move, makers: Makers) -> float:
         """The cost of a transpose; a lower bound until it is estimated."""
@@ -228,7 +259,7 @@ class _LayoutCosts:
             return 0.0
         if is_free(shape):
             return self.rates.byte_ns  # a view; a small cost keeps neighbours in the same layout
-        least_ns = 2 * rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
+        least_ns = 2 * self.rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
         return self.moves.get(move, least_ns) + self.rates.launch_ns
 
     def is_known(self, move: Move) -> bool:
@@ -241,7 +272,7 @@ class _LayoutCosts:
         perm = (channels_last if to == LAST else channels_first)(range(rank))
         node = make_node("transpose", (Value(value.name, of),), {"perm": perm})
         prices = self.costs and self.costs.prices((self._candidate("transpose", node),))
-        moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns
+        moved_ns = 2 * self.rates.size_bytes(value) * self.rates.byte_ns
         self.moves[move] = prices[0].ns if prices else moved_ns
 
 

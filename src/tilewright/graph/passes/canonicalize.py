@@ -84,6 +84,14 @@ def drop_moves(node: Node, around: Definitions) -> Made:
     return x
 
 
+def count_axes_from_front(node: Node, around: Definitions) -> Made:
+    """transpose(x) {perm = (-1, 0)} = transpose(x) {perm = (1, 0)}."""
+    if node.op != "transpose" or all(axis >= 0 for axis in node["perm"]):
+        return None
+    perm = tuple(axis % len(node["perm"]) for axis in node["perm"])
+    return _remade(node, "transpose", node.inputs[0], perm=perm)
+
+
 def drop_transpose(node: Node, around: Definitions) -> Made:
     """The identity permutation."""
     if node.op != "transpose" or list(node["perm"]) != list(range(len(node["perm"]))):
@@ -255,6 +263,7 @@ def power_as_product(node: Node, around: Definitions) -> Made:
 
 
 RULES: tuple[Callable[[Node, Definitions], Made], ...] = (
+    count_axes_from_front,
     drop_moves,
     drop_transpose,
     drop_concat,

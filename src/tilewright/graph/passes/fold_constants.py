@@ -40,13 +40,15 @@ from tilewright.graph.visit import (
 
 Array = np.ndarray[Any, Any]
 
+FOLDED_BYTES = 1 << 20  # a constant larger than its operands that is still worth storing
+BETWEEN_BYTES = 1 << 26  # the same on the way to a smaller one: it is not stored
 WIDENING = ("cast", "dequantize")  # elementwise, with wider results
 
 
 def fold_constants(module: Module, ctx: PassContext) -> Module:
     """Before: %a = constant; %b = neg(%a).   After: %b = constant."""
-    limit = ctx.option("fold_constants.limit", 1 << 20)
-    between = ctx.option("fold_constants.between_limit", 1 << 26)
+    limit = ctx.option("fold_constants.limit", FOLDED_BYTES)
+    between = ctx.option("fold_constants.between_limit", BETWEEN_BYTES)
     constants = dict(module.constants)
 
     def make_rule(graph: Graph) -> Rule:

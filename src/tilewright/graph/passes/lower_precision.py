@@ -6,7 +6,8 @@ f32: norms, softmax and sums lose no precision. However, where a large value is 
 contraction anyway, sums read the rounded value, too: storing both would cost more than the
 contraction. On GPUs that applies to all values, since a second form would be a kernel of its own.
 
-Convolutions are im2col contractions; grouped ones stay, but GPUs read their operands rounded.
+Convolutions take their cheapest form (`graph/conv_forms.py`), on GPUs im2col; grouped ones stay,
+but GPUs read their operands rounded.
 Attention stays if there are no matrix units. Recurrent layers read rounded weights, since steps are
 bound by reading them.
 """
@@ -18,27 +19,21 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.base.dtype import BF16, F16, F32, DType
-from tilewright.base.machine import Machine
 from tilewright.base.multiprocessor import BULK_ROW_BYTES, WINDOW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA
-from tilewright.base.tiles import COLUMNS, ROW_BYTES, tile_product
+from tilewright.base.tiles import COLUMNS, tile_product
 from tilewright.base.tiles import ROWS as TILE_ROWS
+from tilewright.graph.conv_forms import FormPrices, Problem
 from tilewright.graph.im2col import (
     as_banded_matrix,
-    as_single_channel_rows,
+    constant_weights,
     fits_banded_matrix,
-    fits_padded_tiles,
-    fits_partial_im2col,
-    fits_single_channel_rows,
-    fits_tiles,
     flatten_rows,
     foldable_weights,
     im2col,
     im2col_by_groups,
-    partial_im2col,
     reads_group_windows,
-    with_channels,
 )
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
@@ -51,7 +46,7 @@ from tilewright.graph.passes.stream_attention import (
     missing_features,
     streamed_features,
 )
-from tilewright.graph.rates import rates_of, size_bytes
+from tilewright.graph.rates import Rates, context_rates
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
@@ -102,20 +97,22 @@ def conv_tf32(node: Node, scope: Scope) -> Replacement:
 
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     tiles = tile_product(ctx.target, small.name, small.name) is not None
-    machine = ctx.target.machine if tiles else None
     streams = has_streams(ctx.target)
     gpu = ctx.target is not None and ctx.target.kind == CUDA
     rules = (
         partial(matmul, small=small, streams=streams),
-        partial(conv, machine=machine, streams=streams, gpu=gpu, small=small),
+        partial(conv_gpu, streams=streams, small=small)
+        if gpu
+        else partial(conv, prices=FormPrices(module, ctx, "lower_precision"), small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
     if gpu:
         module = rewrite_matches(module, (partial(split_attention, streams=streams),))
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
-    kept_bytes = 0 if streams else rates_of(ctx.target).kept_bytes
-    reading = partial(read_rounded, small=small, kept_bytes=kept_bytes)
+    rates = context_rates(ctx)
+    rates = replace(rates, kept_bytes=0) if streams else rates
+    reading = partial(read_rounded, small=small, rates=rates)
     rounded = remove_dead_nodes(rewrite_matches(rounded, (reading,)), ctx)
     rounded = rewrite_matches(rounded, (partial(round_first, small=small),))
     return rewrite_matches(rounded, (flatten_rows,))
@@ -156,51 +153,36 @@ def _padded(steps: Steps, value: Value, small: DType, axis: int, missing: int) -
     return steps.add("pad", rounded, pads=(0, missing), axes=(axis,)) if missing else rounded
 
 
-def conv(
-    node: Node, scope: Scope, *, machine: Machine | None, streams: bool, gpu: bool, small: DType
-) -> Replacement:
-    """A convolution: channels-last for matrix units that read images, if there are, or else as
-    im2col."""
+def conv(node: Node, scope: Scope, *, prices: FormPrices, small: DType) -> Replacement:
+    """A convolution in the cheapest form, which may be the one of f32."""
+    x = node.inputs[0] if node.op == "conv" else None
+    weights = None if x is None else constant_weights(node, scope)
+    if x is None or weights is None or x.tensor.dtype is not F32:
+        return None
+    bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
+    image, narrow = _rounded(steps, x, small), weights.astype(small.numpy)
+    made = prices.cheapest(steps, Problem(node, image, narrow, bias, {"to": F32}, node))
+    return None if made is None or made[-1] is node else made
+
+
+def conv_gpu(node: Node, scope: Scope, *, streams: bool, small: DType) -> Replacement:
+    """A convolution on a GPU, as an implicit GEMM. The image takes the time there, not columns of
+    tiles that few filters leave empty."""
     x = node.inputs[0] if node.op == "conv" else None
     if x is None or x.tensor.dtype is not F32:
         return None
-    bias = (*node.inputs[2:], None)[0]
-    steps = Steps(node, scope)
+    bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
     whole = BULK_ROW_BYTES // small.size_bytes
-    # On a GPU the image takes the time, not columns of tiles that few filters leave empty.
     weights = foldable_weights(node, scope, least=whole if streams else COLUMNS)
     if weights is None:
         return _grouped(steps, node, x, bias, small) if streams else None
-    narrow = weights.astype(small.numpy)
-    if machine and fits_single_channel_rows(node, weights, machine):
-        return as_single_channel_rows(
-            steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0
-        )
-    if streams:
-        image = _rounded(steps, x, small)
-        pixel = WINDOW_BYTES // small.size_bytes
-        if fits_banded_matrix(node, weights, pixel, whole):
-            return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
-        return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
-    depth = ROW_BYTES // small.size_bytes
-    is_padded = machine is not None and fits_padded_tiles(node, weights, depth, machine)
-    if is_padded or (fits_tiles(node, weights) and not gpu):
-        image, attributes = _rounded(steps, x, small), dict(node.attributes)
-        if is_padded:
-            missing = -weights.shape[1] % depth
-            image, narrow, attributes = with_channels(steps, node, image, narrow, missing)
-        rounded = scope.new_constant(narrow, "w", node)
-        steps.nodes.append(rounded)
-        attributes |= {"to": F32, "winograd": 0}
-        sums = steps.add("conv", image, rounded.output, **attributes)
-        if bias is not None:
-            steps.add("add", sums, bias)
-        return steps.done()
-    if machine and fits_partial_im2col(node, narrow):
-        return partial_im2col(
-            steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
-        )
-    return im2col(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
+    narrow, image = weights.astype(small.numpy), _rounded(steps, x, small)
+    if not streams:
+        return im2col(steps, node, image, narrow, bias, "matmul", to=F32)
+    pixel = WINDOW_BYTES // small.size_bytes
+    if fits_banded_matrix(node, weights, pixel, whole):
+        return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
+    return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
 
 
 def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:
@@ -251,7 +233,7 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
         return None
     steps = Steps(node, scope)
     rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
-    attributes = {**dict(node.attributes), "rounded": True, "to": F32}
+    attributes = {**dict(node.attributes), "round_weights": True, "to": F32}
     steps.add("attention", *rounded, *others, **attributes)
     return steps.done()
 
@@ -290,27 +272,25 @@ def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return [*steps.nodes, replace(node, inputs=(gates, rounded, *others))]
 
 
-def read_rounded(node: Node, scope: Scope, *, small: DType, kept_bytes: int) -> Replacement:
+def read_rounded(node: Node, scope: Scope, *, small: DType, rates: Rates) -> Replacement:
     """Let a sum read the bf16 form of a large operand that exists for a contraction."""
     if node.op != "add":
         return None
     steps = Steps(node, scope)
-    given = [
-        None if value is None else _read(steps, value, small, kept_bytes) for value in node.inputs
-    ]
+    given = [None if value is None else _read(steps, value, small, rates) for value in node.inputs]
     if given == list(node.inputs):
         return None
     steps.add("add", *given)
     return steps.done()
 
 
-def _read(steps: Steps, value: Value, small: DType, kept_bytes: int) -> Value:
+def _read(steps: Steps, value: Value, small: DType, rates: Rates) -> Value:
     """The operand as a sum should read it: the stored form of it, or of what it is a reshape of."""
-    if _is_kept(value, steps.scope, kept_bytes):
+    if _is_kept(value, steps.scope, rates):
         return steps.add("cast", _rounded(steps, value, small), to=F32)
     view = steps.scope.producer(value, "reshape")
     source = None if view is None else view.inputs[0]
-    if view is None or source is None or not _is_kept(source, steps.scope, kept_bytes):
+    if view is None or source is None or not _is_kept(source, steps.scope, rates):
         return value
     moved = steps.add("reshape", _rounded(steps, source, small), **dict(view.attributes))
     return steps.add("cast", moved, to=F32)
@@ -332,10 +312,10 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def _is_kept(value: Value, scope: Scope, kept_bytes: int) -> bool:
+def _is_kept(value: Value, scope: Scope, rates: Rates) -> bool:
     """Whether a large value is rounded for some contraction."""
     is_rounded = value.tensor.dtype is F32 and scope.is_used_by(value, "cast")
-    return is_rounded and size_bytes(value) >= kept_bytes
+    return is_rounded and rates.size_bytes(value) >= rates.kept_bytes
 
 
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:

@@ -16,7 +16,7 @@ from tilewright.graph import ir
 from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.match import Array
-from tilewright.graph.rates import Rates, elements, rates_of, size_bytes
+from tilewright.graph.rates import Rates, context_rates
 from tilewright.graph.views import is_view, reads_views
 from tilewright.graph.visit import map_bodies, producers, users
 
@@ -27,7 +27,7 @@ def merge_parallel_matmuls(module: Module, ctx: PassContext) -> Module:
     After: %c = matmul(%x, %vw); %a = slice(%c); %b = slice(%c).
     """
     constants = dict(module.constants)
-    rates = rates_of(ctx.target)
+    rates = context_rates(ctx)
     changed = map_bodies(module, lambda graph: _Merging(graph, constants, rates).run())
     return module if changed is module else replace(changed, constants=constants)
 
@@ -124,11 +124,11 @@ class _Merging:
         first = branches[0].weights.dtype
         if any(branch.weights.dtype != first for branch in branches):
             return False
-        once_ns = self.rates.byte_ns * size_bytes(x) + self.rates.launch_ns
+        once_ns = self.rates.byte_ns * self.rates.size_bytes(x) + self.rates.launch_ns
         widths = [branch.weights.shape[1] for branch in branches]
         if all(width * first.itemsize % self.rates.line_bytes == 0 for width in widths):
             return True
-        rows = elements(branches[0].result) / max(1, widths[0])
+        rows = self.rates.elements(branches[0].result) / max(1, widths[0])
         again_ns = self.rates.byte_ns * rows * self.rates.line_bytes * len(branches)
         return bool((len(branches) - 1) * once_ns > again_ns)
 

@@ -25,4 +25,5 @@ def quantize(node: Node, scope: Scope) -> Replacement:
     assert of is not None
     if of.tensor.dtype is not F32 or node.output.tensor.dtype.bits != 8:
         return None
-    return [remade(node, "quantize", *node.inputs, **dict(node.attributes), reciprocal=True)]
+    attributes = {**dict(node.attributes), "reciprocal": True}
+    return [remade(node, "quantize", *node.inputs, **attributes)]

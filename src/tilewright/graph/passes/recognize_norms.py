@@ -165,15 +165,16 @@ def scale_of_norm(node: Node, scope: Scope) -> Replacement:
         made = scope.producer(norm, "layer_norm")
         if made is None or operand is None or norm is None or made["axis"] is None:
             continue
-        given = [value for value in made.inputs[1:] if value is not None]
-        if len(given) != (0 if node.op == "mul" else 1) or len(made.outputs) > 1:
+        scale, bias = (*made.inputs[1:], None, None)[:2]
+        if bias is not None or (scale is None) != (node.op == "mul") or len(made.outputs) > 1:
             continue
         x = made.inputs[0]
         if x is None or node.output.type != x.type or not scope.is_used_once(norm):
             continue
         if _fits(operand, x, made["axis"]) and operand.tensor.dtype is x.tensor.dtype:
             attributes = dict(made.attributes)
-            return (remade(node, "layer_norm", x, *given, operand, **attributes),)
+            given = (operand,) if scale is None else (scale, operand)
+            return (remade(node, "layer_norm", x, *given, **attributes),)
     return None
 
 

@@ -29,6 +29,7 @@ from tilewright.graph.match import (
 from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE
 from tilewright.graph.ops import OPS
 from tilewright.graph.passes.canonicalize import MAX_PARTS
+from tilewright.graph.passes.fold_constants import FOLDED_BYTES
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE
 
@@ -73,7 +74,7 @@ def division(node: Node, scope: Scope) -> Replacement:
     if node.op != "div" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
         return None
     x, divisor = node.inputs[0], scope.constant(node.inputs[1])
-    if divisor is None or divisor.size > 1 << 20:
+    if divisor is None or divisor.nbytes > FOLDED_BYTES:
         return None
     inverse = _inverse(divisor)
     if inverse is None or not (_is_exact(divisor) or _may_round(node, scope)):
@@ -138,7 +139,7 @@ def difference(node: Node, scope: Scope) -> Replacement:
     if node.op != "sub" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
         return None
     term = scope.constant(node.inputs[1])
-    if term is None or term.size > 1 << 20:
+    if term is None or term.nbytes > FOLDED_BYTES:
         return None
     negative = scope.new_constant(-term, "term", node)
     return negative, remade(node, "add", node.inputs[0], negative.output)
@@ -165,15 +166,19 @@ def named(node: Node, scope: Scope) -> Replacement:
 def least_of(node: Node, scope: Scope) -> Replacement:
     """min(the least element, c) is c where no element is below it: nothing is read for that.
 
-    Models that quantize what they see on the way ask so for the range of activations.
+    Models that quantize what they see on the way ask so for the range of activations. NaN is below
+    nothing: the greatest element, which a range has too, tells of it.
     """
     if node.op != "minimum":
         return None
     shape = node.output.tensor.static_shape
     for of, other in (node.inputs[:2], node.inputs[1::-1]):
         number, made = scope.number(other), scope.producer(of, "reduce_min")
-        bound = None if made is None else lower_bound(made.inputs[0], scope)
-        if number is not None and bound is not None and number <= bound and shape is not None:
+        if number is None or made is None or made.inputs[0] is None or shape is None:
+            continue
+        bound = lower_bound(made.inputs[0], scope)
+        has_range = scope.is_used_by(made.inputs[0], "reduce_max")
+        if has_range and bound is not None and number <= bound:
             array = np.full(shape, number, node.output.tensor.dtype.numpy)
             return [replace(scope.new_constant(array, "least", node), outputs=node.outputs)]
     return None

@@ -343,13 +343,13 @@ def _map(rank: int, first: int, second: int, places: str) -> str:
 
 def _lay_out_tiles(sch: Schedule, found: Contraction, plan: Blocking, registers: Registers) -> None:
     """Lay tile buffers out as registers hold them."""
-    deep, tall = plan.kind.depth, plan.tile_rows
+    deep, tile_rows = plan.kind.depth, plan.tile_rows
     lay_out_b(sch, found, plan, registers.b)
     i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
-    tiled = f"{{y}} // {tall}, {{x}} // {deep}, {{y}} % {tall}, {{x}} % {deep}"
+    tiled = f"{{y}} // {tile_rows}, {{x}} // {deep}, {{y}} % {tile_rows}, {{x}} % {deep}"
     sch.transform_layout(registers.a, ("write", 0), _map(len(found.a.index), i, k, tiled))
     rank, i, j = _written(found)
-    square = f"{{y}} // {tall}, {{x}} // {TILE_ROWS}, {{y}} % {tall}, {{x}} % {TILE_ROWS}"
+    square = f"{{y}} // {tile_rows}, {{x}} // {TILE_ROWS}, {{y}} % {tile_rows}, {{x}} % {TILE_ROWS}"
     sch.transform_layout(registers.store, ("read", 0), _map(rank, i, j, square))
 
 

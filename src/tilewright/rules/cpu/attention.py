@@ -334,7 +334,7 @@ class _Rows:
     @property
     def stride_bytes(self) -> int:
         between = self.load.buffer.shape[self.axis + 1 : -1]
-        return self.row_bytes * prod(guess(dim) for dim in between)
+        return self.row_bytes * prod(guess(dim, self.nest.likely) for dim in between)
 
     def usable_bytes(self, cache: Cache) -> int:
         """How much of a cache rows at this stride can occupy: they map to some of its sets only."""

@@ -174,6 +174,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     whole = (in_chunk * chunks / panels) * (in_block * blocks / all_rows)
     share = whole * ceil_div(units, workers) / units
     critical = fma * share
+    # Integers are multiplied and added by two instructions.
+    is_integer = found.nest.block.writes[0].buffer.dtype.is_int
     # Either the image stays in L2 and weights stream, or weights stay and images stream.
     streams = weights > max(l2.passing_bytes, size.image_bytes // 2)
     streams &= size.image_bytes < l2.kept_bytes
@@ -214,6 +216,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         * _suboptimal_choices(size, c, context, (tiles, positions, panel_bytes)),
         unroll=fma * TIE_SHARE / c["k_unroll"],
         guards=fma * _guarded(size, c, context, (tiles, panels, in_block)),
+        integers=critical * is_integer,
         groups=_grouped_access(found, size, context) / np.minimum(workers, units),
     )
 

@@ -434,8 +434,8 @@ def _tiles(found: AmxConv, plan: AmxConvPlan) -> str:
     names = {at: f"i{at}" for at in order}
     x, k = names[found.conv.out_spatial[-1]], names[found.k_axis]
     rest = [names[at] for at in order if at not in (found.conv.out_spatial[-1], found.k_axis)]
-    tall, deep = plan.tile_rows, found.kind.depth
-    to = [*rest, f"{x} // {tall}", f"{k} // {deep}", f"{x} % {tall}", f"{k} % {deep}"]
+    tile_rows, deep = plan.tile_rows, found.kind.depth
+    to = [*rest, f"{x} // {tile_rows}", f"{k} // {deep}", f"{x} % {tile_rows}", f"{k} % {deep}"]
     return f"({', '.join(names.values())}) -> ({', '.join(to)})"
 
 

@@ -195,10 +195,10 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last; a partial tile costs as much as a full one."""
     dot, machine, mr, nr = problem.dot, context.target.machine, c["mr"], c["nr"]
     threads = np.where(c["parallel"] == 1, context.threads, 1)
-    tall = _first_axis(problem, mr)
-    lines = ceil_div(problem.out_spatial[0], tall)
+    tile_rows = _first_axis(problem, mr)
+    lines = ceil_div(problem.out_spatial[0], tile_rows)
     others = problem.batch * math.prod(problem.out_spatial[1:])
-    across = ceil_div(others, mr // tall)
+    across = ceil_div(others, mr // tile_rows)
     panels = ceil_div(problem.channels, nr * dot.lanes)
     pieces = problem.groups * ceil_div(panels, c["chunk_panels"]) * ceil_div(lines, c["block_rows"])
     own = ceil_div(pieces, threads)
@@ -207,10 +207,10 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     weights = c["chunk_panels"] * nr * problem.panel_vector_bytes
     near = weights <= machine.l1d.size_bytes // 2
     sums = tiles * tile_cycles(dot, machine, mr, nr, problem.depth, near)
-    rest = as_tails(problem, mr, tall)
+    rest = as_tails(problem, mr, tile_rows)
     found = problem.found
     reach = ((found.size(found.kernel_spatial[0]) or 1) - 1) * found.dilations[0]
-    rows = c["block_rows"] * tall * found.strides[0] + reach
+    rows = c["block_rows"] * tile_rows * found.strides[0] + reach
     image_bytes = rows * problem.row_bytes / found.strides[0]
     is_far = image_bytes > machine.l2.block_bytes
     read = own * image_bytes
@@ -237,10 +237,10 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     )
 
 
-def as_tails(problem: Problem, mr: Column, tall: Column) -> Column:
+def as_tails(problem: Problem, mr: Column, tile_rows: Column) -> Column:
     """Whether any axis has a tail of register tiles, which is code of its own."""
-    made: Column = (problem.out_spatial[0] % tall > 0) | (
-        problem.out_spatial[-1] % (mr // tall) > 0
+    made: Column = (problem.out_spatial[0] % tile_rows > 0) | (
+        problem.out_spatial[-1] % (mr // tile_rows) > 0
     )
     return made
 

@@ -26,9 +26,9 @@ def fuse_epilogue(
         found = _through_consumers(sch, block, tile, lanes, width)
         if found:
             return found
-    except ScheduleError:
-        pass
-    sch.restore(point)
+        sch.restore(point)
+    except ScheduleError as error:
+        sch.abandon(point, "epilogue", error)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, tile)
     _vectorize(sch, store, tile, lanes, unrolled=True)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.extents import ASSUMED
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, nest_of, total
+from tilewright.rules.match.nest import Nest, nest_of, total
 from tilewright.rules.rule import FALLBACK_NAME, Rule
 from tilewright.rules.sharing import (
     NONE,
@@ -92,7 +93,7 @@ def _instances(nest: Nest, part: list[int]) -> int:
     """Independent instances along some axes."""
     if not _is_independent(nest):
         return total(nest, part)
-    return math.prod(nest.computed(at, DYNAMIC_EXTENT) for at in part)
+    return math.prod(nest.computed(at, ASSUMED.elements) for at in part)
 
 
 def _axes(nest: Nest, context: RuleContext) -> Axes:

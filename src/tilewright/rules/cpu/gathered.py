@@ -5,7 +5,8 @@
 
 An axis being resized, an image being sampled: all channels, or all rows, use the same positions.
 Several of those rows are processed per vector of positions, which stays in registers along with
-interpolation weights.
+interpolation weights. Where positions roam a whole image, all of them are visited for some
+channels, which stay in a cache, before the next ones.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _looks_up(access: Access) -> bool:
 
 def _stays_in_row(nest: Nest, access: Access) -> bool:
     """Whether an access gathers along the last dimension only."""
-    row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1])
+    row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1], nest.likely)
     return costs.roamed_bytes(nest, access) <= row
 
 
@@ -156,13 +157,13 @@ def plans(found: Gathered, context: RuleContext) -> Space[GatheredPlan]:
 
 
 def cost(found: Gathered, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of gathers. Without a gather instruction, positions are turned into addresses once per
+    """Cycles of gathers. Without a fast gather instruction, positions become addresses once per
     block of rows; with one, for each row. Each row in a block is a stream of its own."""
     nest, machine = found.nest, context.target.machine
     loads = found.gathers * found.lanes
     each, spread = loads / machine.loads_per_cycle, loads * machine.gather_lane_cycles
     places = found.gathers * (1 / machine.loads_per_cycle + CONVERT_CYCLES)
-    if context.target.has_gather:
+    if context.target.has_gather and not machine.loads_lanes:
         body = max(each, spread) * (1 + costs.TIE_SHARE * c["reuse"]) + places / c["reuse"]
     else:
         body = each + spread / c["reuse"]
@@ -181,10 +182,11 @@ def apply(
     shared = around.pop(found.shared)
     units, row = sch.split(shared, [None, plan.reuse])
     tile, lane = sch.split(lane_loop, [None, found.lanes])
-    sch.reorder(*around, units, tile, row, lane)
+    outer = [*around, units] if found.has_streams else [units, *around]
+    sch.reorder(*outer, tile, row, lane)
     sch.vectorize(lane)
     if plan.parallel != NONE:
-        whole = fused(sch, [*around, units])
+        whole = fused(sch, outer)
         chunk, _ = sch.split(whole, [None, plan.chunk])
         sch.parallel(chunk)
     return (BlockRef(found.nest.name),)

@@ -86,7 +86,11 @@ class AmxGemm:
         """Distinct tiles of an operand that are loaded per step of k and tile of C."""
         of = {self.gemm.nest.var(at) for at in self.terms}
         dims = zip(load.buffer.shape, load.index, strict=True)
-        return prod(guess(size) for size, at in dims if of.intersection(sym.free_vars(at)))
+        return prod(
+            guess(size, self.gemm.nest.likely)
+            for size, at in dims
+            if of.intersection(sym.free_vars(at))
+        )
 
     @property
     def outer(self) -> int:

@@ -259,9 +259,10 @@ def chunk_counts(found: Contraction, mr_max: int, context: RuleContext) -> tuple
 def n_chunks(blocks: Column, parallel: Column, threads: int) -> Column:
     """Parallel chunks of n where the loop over blocks of k is outermost: a few per thread if they
     divide."""
-    chunks = np.where(parallel == N, threads, 1)
+    is_n = parallel == N  # comparing text takes long
+    chunks = np.where(is_n, threads, 1)
     for per_thread in range(2, MAX_THREAD_CHUNKS + 1):
-        is_even = (parallel == N) & (blocks % (per_thread * threads) == 0)
+        is_even = is_n & (blocks % (per_thread * threads) == 0)
         chunks = np.where(is_even, per_thread * threads, chunks)
     return chunks
 
@@ -270,6 +271,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     target, machine, mr, nr = context.target, context.target.machine, c["mr"], c["nr"]
     legal: Column = fits_registers(mr, nr, target)
     is_m, is_n = c["parallel"] == M, c["parallel"] == N
+    is_packed = c["pack_b"] != UNPACKED
     legal &= (c["parallel"] != BATCH) | (size.batch > 1)
     legal &= (mr <= max_rows(found, target.machine)) | (c["pack_a"] == 1)
     legal &= (c["pack_a"] == 0) | (size.m > mr)
@@ -280,7 +282,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
         legal &= ~is_m | is_whole
     else:
         legal &= is_whole & (is_m == (c["m_chunks"] > 1))
-    legal &= (c["pack_b"] == UNPACKED) | (c["pack_b"] == WEIGHT) | ((c["pack_b"] == BEFORE) == is_m)
+    legal &= ~is_packed | (c["pack_b"] == WEIGHT) | ((c["pack_b"] == BEFORE) == is_m)
     if streams_weights(size, target.l2_bytes):
         panel = nr * size.k * size.vector_bytes
         few = nr <= machine.fma_latency_cycles  # accumulators that hide the latency of one FMA
@@ -293,22 +295,20 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["kc"] == 0) | (size.m > mr)
     chain = longest_chain(found.block.writes[0].buffer.dtype)
     is_long = size.k > min(longest_whole(size, machine), chain)
-    may_cut = (c["pack_b"] == UNPACKED) | is_long
+    may_cut = ~is_packed | is_long
     legal &= (c["kc"] == 0) | may_cut
     blocks = ceil_div(size.n, nr * c["nc_panels"])
     chunks = n_chunks(blocks, c["parallel"], context.threads)
     legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
     if found.extent(found.n[-1]) is not None:
-        may_pad = (c["pack_b"] != UNPACKED) & (
-            (size.n % nr == 0) | (size.n >= MIN_PADDED_PANELS * nr)
-        )
+        may_pad = is_packed & ((size.n % nr == 0) | (size.n >= MIN_PADDED_PANELS * nr))
         legal &= (c["pad_n"] == 0) | may_pad
     if found.unpacks_b:
         legal &= nr * size.lanes % WIDENED_LANES == 0
     steps = np.where(c["kc"] > 0, c["kc"], found.extent(found.k[-1]) or 1)
     legal &= is_unrollable(steps, mr * nr, c["k_unroll"], machine)
     legal &= c["k_unroll"] <= np.maximum(1, machine.lines_ahead // nr)  # prefetches in flight
-    legal &= (c["prefetch_next_panel"] == 0) | ((c["prefetch_b"] > 0) & (c["pack_b"] != UNPACKED))
+    legal &= (c["prefetch_next_panel"] == 0) | ((c["prefetch_b"] > 0) & is_packed)
     return legal
 
 

@@ -305,8 +305,8 @@ def _pack_squares(
             for it in (found.n[-1], found.k[-1])
         ]
         transpose_squares(sch, copy, found.b.buffer.rank, dims[0], dims[1], SQUARE_ELEMENTS)
-    except ScheduleError:
-        sch.restore(point)
+    except ScheduleError as error:
+        sch.abandon(point, "transpose_squares", error)
         return False
     return True
 
@@ -435,6 +435,6 @@ def _place_epilogue_after_k(
             _, lane = sch.split(sch.get_loops(reference)[-1], [None, plan.lanes])
             sch.vectorize(lane)
             done.append(reference)
-        except ScheduleError:
-            sch.restore(point)
+        except ScheduleError as error:
+            sch.abandon(point, f"epilogue {reference.name}", error)
     return done

@@ -122,9 +122,14 @@ def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
         )
         chain = chain_cycles(terms, vectors * terms * (1 + loads), machine)
         tile = np.maximum(work, chain) + vectors / machine.stores_per_cycle + LOOP_CYCLES
-        whole: Column = ceil_div(length, lanes * vectors) * tile
+        tiles = (
+            length / (lanes * vectors) + 1 / 2 if is_dynamic else ceil_div(length, lanes * vectors)
+        )
+        whole: Column = tiles * tile
         if is_masked:
-            return whole
+            # With a dynamic line, tiles at both ends test and choose what they load.
+            ends = 2 * vectors * terms * (1 + loads) / machine.fma_per_cycle
+            return whole + is_dynamic * ends
         # A partial vector at the end of a line is loaded lane by lane; with a dynamic line, tiles
         # at both ends.
         ragged = 2 * lanes * vectors if is_dynamic else (length % lanes > 0) * lanes

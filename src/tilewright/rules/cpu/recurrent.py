@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
+from tilewright.base.extents import ASSUMED
 from tilewright.base.machine import LOOP_CYCLES, Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
@@ -38,7 +39,6 @@ from tilewright.rules.cpu.gemm_model import (
     tiles_cycles,
 )
 from tilewright.rules.match.nest import (
-    DYNAMIC_SEQUENCES,
     Nest,
     attempt,
     block_of,
@@ -129,9 +129,16 @@ class Recurrent:
         sequences is assumed to be small."""
         *outer, _ = self.parts
         rows = [at for part in outer for at in part]
-        if self.weights is not None or self.are_chains or not self.nest.is_dynamic(rows):
+        if self.weights is not None or self.are_chains or self.nest.has_range(rows):
             return 1.0
-        return min(1.0, DYNAMIC_SEQUENCES / total(self.nest, rows))
+        return min(1.0, ASSUMED.sequences / total(self.nest, rows))
+
+    @property
+    def sequences(self) -> int:
+        """The sequences of a call."""
+        if self.nest.has_range(self.others):
+            return total(self.nest, self.others)
+        return ASSUMED.sequences
 
     def axes(self, context: RuleContext, *, vectors: int = 1, steps: int = 1) -> Axes:
         """The parallel axes, within one step or over all of them."""
@@ -230,8 +237,7 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
     machine, gates, sequences, k = context.target.machine, 1, 1, 1
     if found.weights is not None:
         gates = total(found.nest, found.weights.gates)
-        is_dynamic = found.nest.is_dynamic(found.others)
-        sequences = DYNAMIC_SEQUENCES if is_dynamic else total(found.nest, found.others)
+        sequences = found.sequences
         k = found.nest.guess(found.nest.reduce[0])
 
     def legal(c: Columns) -> Column:
@@ -261,10 +267,20 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
             "alternate": (0, 1) if found.weights is not None else (0,),
             **forms_candidates(forms, context),
             "chains": (0, 1) if found.are_chains else (0,),
-            "beside": (0, *doublings(found.lanes)[1:]) if found.along_steps else (0,),
+            "beside": (0, *doublings(_most_beside(found, machine))[1:])
+            if found.along_steps
+            else (0,),
         },
         legal,
     )
+
+
+def _most_beside(found: Recurrent, machine: Machine) -> int:
+    """The lines that interleaved chains read and write must stay in L1 even where all of them map
+    to one set, as rows of a power of two do."""
+    written = found.nest.block.writes[0].buffer
+    streams = 1 + sum(access.buffer is not written for access in found.nest.reads)
+    return max(2, min(found.lanes, machine.l1d.ways // streams))
 
 
 def _vectors(found: Recurrent) -> tuple[int, ...]:
@@ -292,14 +308,14 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
         serial = np.where(c["beside"] > 0, one * nest.instances, by_lanes) * at_once
         terms = forms_terms(c, found.form, forms, serial, context)
         return Cost.of(**_over_steps(terms, found.steps / at_once, machine))
-    if not nest.is_dynamic(found.others):
-        terms = _gemm_terms(found, weights, c, total(nest, found.others), context)
+    if nest.has_range(found.others):
+        terms = _gemm_terms(found, weights, c, found.sequences, context)
         return Cost.of(**_over_steps(terms, found.steps, machine))
     # Per sequence: most calls have a single one, but with several, threads and tiles do better.
     alone, several = (
-        _gemm_terms(found, weights, c, batch, context) for batch in (1, DYNAMIC_SEQUENCES)
+        _gemm_terms(found, weights, c, batch, context) for batch in (1, found.sequences)
     )
-    terms = {name: (term + several[name] / DYNAMIC_SEQUENCES) / 2 for name, term in alone.items()}
+    terms = {name: (term + several[name] / found.sequences) / 2 for name, term in alone.items()}
     return Cost.of(**_over_steps(terms, found.steps, machine))
 
 

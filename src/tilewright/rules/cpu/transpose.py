@@ -264,10 +264,10 @@ def _refetch_cycles(found: Transpose, width: Column, rows: Column, context: Rule
     moved: Column = np.zeros(len(width))
     for access in found.reads:
         parts = np.maximum(1, line_bytes / (width * access.buffer.dtype.size_bytes))
-        moved = moved + until_strip * (parts - 1) * costs.guess_bytes(access.buffer)
+        moved = moved + until_strip * (parts - 1) * costs.guess_bytes(access.buffer, nest.likely)
     for access in nest.writes:
         others = line_bytes / (found.lanes * access.buffer.dtype.size_bytes) - 1
-        moved = moved + until_tile * max(1, others) * costs.guess_bytes(access.buffer)
+        moved = moved + until_tile * max(1, others) * costs.guess_bytes(access.buffer, nest.likely)
     return moved / machine.l2.bytes_per_cycle
 
 
@@ -303,13 +303,14 @@ def _scattered_cycles(
     lost, is_whole = _evicted_share(found, width, rows, machine), width >= nest.guess(found.along)
     moved: Column = np.zeros(len(width))
     for access in found.reads:
-        size_bytes, is_one = costs.guess_bytes(access.buffer), _are_consecutive(found, access)
+        size_bytes = costs.guess_bytes(access.buffer, nest.likely)
+        is_one = _are_consecutive(found, access)
         share = np.where(is_one & is_whole, 0, lost * _first_line_share(width, access, machine))
         if not is_one and size_bytes > machine.l2.kept_bytes:
             share = np.ones(len(width))
         moved = moved + np.where(rows > machine.prefetch_streams, share * size_bytes, 0)
     for access in nest.writes:
-        size_bytes = costs.guess_bytes(access.buffer)
+        size_bytes = costs.guess_bytes(access.buffer, nest.likely)
         is_part = found.lanes * access.buffer.dtype.size_bytes < machine.l1d.line_bytes
         is_late = is_part or size_bytes > machine.l2.kept_bytes
         beyond = np.maximum(0, 1 - machine.prefetch_streams / width) if is_late else 0

@@ -24,14 +24,13 @@ from tilewright.rules import cost
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.elementwise import unroll_candidates, vectors
 from tilewright.rules.match.nest import (
-    DYNAMIC_EXTENT,
     Access,
     Nest,
-    assumed,
     attempt,
     block_of,
     fused,
     groups,
+    guess,
     inner_nest,
     loop_extents,
     total,
@@ -51,7 +50,7 @@ def vectorize_stage(
     depth: int,
     context: RuleContext,
     accumulators: int,
-    lanes_along: str | None = None,
+    vector_axis: str | None = None,
 ) -> None:
     """Vectorize a block inside of `depth` loops that it shares with others."""
     nest = inner_nest(sch, reference, depth)
@@ -64,7 +63,7 @@ def vectorize_stage(
         attempt(sch, _vectorize_map, sch, nest, lanes, context.target.machine)
         return
     within, machine = _without_unit_rows(sch, nest), context.target.machine
-    args = (sch, reference, within, depth, lanes, accumulators, lanes_along, machine)
+    args = (sch, reference, within, depth, lanes, accumulators, vector_axis, machine)
     attempt(sch, _vectorize_reduction_stage, *args)
 
 
@@ -116,9 +115,10 @@ def row_cycles(
 
 
 def _vectorize_map(sch: Schedule, nest: Nest, lanes: int, machine: Machine) -> None:
-    parts = groups(nest, nest.spatial)
+    parts, here = groups(nest, nest.spatial), _extents(sch, nest)
+    is_single = all(here[at] is ONE for at in parts[-1])
     loop = fused(sch, [nest.loops[at] for at in parts[-1]])
-    if total(nest, parts[-1]) > 1:
+    if not is_single:
         vectors(sch, loop, lanes, unroll_candidates(nest, lanes, machine)[0])
 
 
@@ -129,10 +129,10 @@ def _vectorize_reduction_stage(
     depth: int,
     lanes: int,
     accumulators: int,
-    lanes_along: str | None,
+    vector_axis: str | None,
     machine: Machine,
 ) -> None:
-    if (lanes_along or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
+    if (vector_axis or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
         _vectorize_reduction(sch, reference, nest, depth, lanes, accumulators, machine)
     else:
         _vectorize_spatial(sch, nest, spatial_axis(nest), lanes, accumulators)
@@ -186,7 +186,7 @@ def _vectorize_spatial(
     others = [nest.loops[at] for at in nest.spatial if at not in part]
     reduce = [nest.loops[at] for at in nest.reduce]
     count, here = accumulators, _extents(sch, nest)
-    length = math.prod(assumed(here[at], DYNAMIC_EXTENT, nest.likely) for at in part)
+    length = math.prod(guess(here[at], nest.likely) for at in part)
     while count > 1 and count * lanes > length:
         count //= 2
     loop = fused(sch, [nest.loops[at] for at in part])

@@ -80,8 +80,8 @@ class Sizes:
 
     side: int  # inputs of a tile along an axis
     batch: int  # images times groups
-    tall: int
-    wide: int
+    tiles_h: int
+    tiles_w: int
     vectors: int  # of output channels
     groups: int
     depth: int
@@ -99,13 +99,13 @@ class Sizes:
         dot = dot_of(parts, target)
         item = dtype if dot is None else I16
         lanes = target.lanes(dtype.bits)
-        *_, tall, wide, out = product.spatial
+        *_, tiles_h, tiles_w, out = product.spatial
         vectors = ceil_div(product.guess(out), lanes) // parts.groups
         return Sizes(
             side=parts.size,
             batch=product.assumed(2, 1) * parts.groups,
-            tall=product.positions(tall),
-            wide=product.positions(wide),
+            tiles_h=product.positions(tiles_h),
+            tiles_w=product.positions(tiles_w),
             vectors=vectors,
             groups=parts.groups,
             depth=product.guess(product.reduce[0]),
@@ -114,7 +114,7 @@ class Sizes:
             item_bytes=item.size_bytes,
             sum_bytes=dtype.size_bytes,
             dot=dot,
-            is_dynamic=product.is_dynamic((tall, wide)),
+            is_dynamic=product.is_dynamic((tiles_h, tiles_w)),
         )
 
     @property
@@ -129,7 +129,7 @@ class Sizes:
     def row_bytes(self) -> int:
         """Bytes of V and of results, for one row of tiles."""
         item_bytes = self.depth * self.item_bytes + 2 * self.lanes * self.sum_bytes
-        return self.side**2 * self.wide * item_bytes
+        return self.side**2 * self.tiles_w * item_bytes
 
     def block_bytes(self, rows: Column) -> Column:
         """Bytes that L2 should hold for a block of rows of tiles; a dynamic image counts twice the
@@ -182,11 +182,11 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         legal &= (size.vectors % c["nr"] == 0) | (not size.is_dynamic)
         legal &= (size.vectors % c["nr"] == 0) | (size.groups == 1)
         # Register tiles divide a block's rows: a tail tile would reach into the next block.
-        whole = (c["rows"] == size.tall) & (not size.is_dynamic)
+        whole = (c["rows"] == size.tiles_h) & (not size.is_dynamic)
         legal &= (c["rows"] % c["tile_rows"] == 0) | whole
-        wide = (c["tile_columns"] == size.wide) & (not size.is_dynamic)
-        legal &= (c["tile_rows"] == 1) | wide
-        whole &= (positions == size.tall * size.wide) & is_single
+        is_row = (c["tile_columns"] == size.tiles_w) & (not size.is_dynamic)
+        legal &= (c["tile_rows"] == 1) | is_row
+        whole &= (positions == size.tiles_h * size.tiles_w) & is_single
         legal &= (c["once"] == 0) | (whole & exceeds(size, target) & parts.is_constant)
         panels = ceil_div(size.vectors, c["nr"])
         legal &= (c["parallel"] != PANELS) | (c["once"] == 1) | (panels >= context.threads)
@@ -202,9 +202,9 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         WinogradPlan,
         {
             "nr": tuple(range(1, min(size.vectors, most_vectors(target)) + 1)),
-            "rows": tuple(range(size.tall, 0, -1)),
-            "tile_rows": tuple(range(1, max(1, min(size.tall, registers // size.wide)) + 1)),
-            "tile_columns": tuple(range(1, min(size.wide, most) + 1)),
+            "rows": tuple(range(size.tiles_h, 0, -1)),
+            "tile_rows": tuple(range(1, max(1, min(size.tiles_h, registers // size.tiles_w)) + 1)),
+            "tile_columns": tuple(range(1, min(size.tiles_w, most) + 1)),
             "parallel": (NONE,) if context.threads == 1 else (NONE, BLOCKS, PANELS),
             "once": (0, 1),
             "k_unroll": near_unroll_candidates(target.machine),
@@ -230,17 +230,17 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: GEMMs, transforms, and what blocks reread."""
     size, machine, threads = Sizes.of(parts, context), context.target.machine, context.threads
     rows = c["rows"]
-    blocks = ceil_div(size.tall, rows)
+    blocks = ceil_div(size.tiles_h, rows)
     dynamic = (False, size.is_dynamic)
-    one = Problem(1, (1, size.wide), size.vectors, size.depth, 1, dynamic, is_grouped=False)
+    one = Problem(1, (1, size.tiles_w), size.vectors, size.depth, 1, dynamic, is_grouped=False)
     tiles = np.stack([np.ones_like(rows), c["tile_rows"], c["tile_columns"]], axis=1)
-    extents = np.stack([np.ones_like(rows), rows, np.full_like(rows, size.wide)], axis=1)
+    extents = np.stack([np.ones_like(rows), rows, np.full_like(rows, size.tiles_w)], axis=1)
     products = tile_cycles(one, c["nr"], tiles, context.target, extents)
     products = size.side**2 * size.batch * blocks * products * size.instructions_per_term
     is_far = exceeds(size, context.target)
     room = machine.l2.passing_bytes + (machine.l2.kept_bytes if is_far else 0)
     outgrown = (rows > 1) & (size.block_bytes(rows) > room)
-    images = size.batch * size.tall * size.row_bytes()
+    images = size.batch * size.tiles_h * size.row_bytes()
     again = np.where(c["once"] == 1, 1, size.batch * blocks) * size.weights_bytes * is_far
     rate = np.where(
         c["once"] == 1, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle
@@ -252,8 +252,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     on_image, on_result = _transform_cycles(parts, context.target)
     deep = ceil_div(size.depth, size.image_lanes)
     overlap = parts.window - 1
-    pixels = (size.tall * parts.tile + overlap) * (size.wide * parts.tile + overlap)
-    transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
+    pixels = (size.tiles_h * parts.tile + overlap) * (size.tiles_w * parts.tile + overlap)
+    transforms = size.tiles_h * size.tiles_w * (on_image * deep + on_result * size.vectors)
     transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
     # Static rows prefer tiles that divide them; with dynamic ones, loads decide.
     loads = size.is_dynamic * load_share(c["tile_rows"] * c["tile_columns"], c["nr"], machine)

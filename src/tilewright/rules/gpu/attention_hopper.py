@@ -17,7 +17,12 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import KEY_PARTS, STREAMED_KEYS, multiprocessor_of
+from tilewright.base.multiprocessor import (
+    KEY_PARTS,
+    STREAMED_KEYS,
+    WORD_BYTES,
+    multiprocessor_of,
+)
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import ceildiv, contraction_of, spread_runs
@@ -35,11 +40,11 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 FEATURE, REDUCER = "wgmma", "online_softmax"
+STATE = (hopper.ROW_SCOPE, hopper.ROW_SCOPE, hopper.SUM_SCOPE)  # of a row: maximum, sum, values
 KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates for keys per step
-GROUPS = (2, 1)  # candidates for warpgroups, of 64 queries each
 SLOTS = (2, 3, 4)  # candidates for pipeline stages: K and V tiles in shared memory
 # Plans for long sequences lose little on short ones, but not vice versa.
-DYNAMIC_LENGTH = 16 * STREAMED_KEYS  # assumed queries or keys, of a dynamic length without a range
+DYNAMIC_POSITIONS = 16 * STREAMED_KEYS  # assumed queries or keys, of an unbounded length
 
 
 @dataclass(frozen=True)
@@ -90,18 +95,19 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     products = None if scores is None else _gemm_of_scores(sch, scores)
     if scores is None or products is None:
         return None
-    batch, heads, _, features, _ = (nest.guess(at) for at in range(5))
-    rows = nest.assumed(2, DYNAMIC_LENGTH)
+    batch_at, heads_at, rows_at, features_at, keys_at = range(len(nest.loops))
+    batch, heads, features = (nest.guess(at) for at in (batch_at, heads_at, features_at))
+    rows = nest.assumed(rows_at, DYNAMIC_POSITIONS)
     kind = products.a.buffer.dtype.name
-    known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
-    if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
+    read = {region.buffer.dtype.name for region in nest.block.reads}
+    if kind not in hopper.HALVES or kind not in read or products.b.buffer.dtype.name != kind:
         return None
     made = BlockRef(products.nest.name)
     results_of, keys_of = (
-        assumed(_unpadded_extent(sch, made, load, nest.extent(at)), DYNAMIC_LENGTH, nest.likely)
-        for load, at in ((products.a, 2), (products.b, 4))
+        assumed(_unpadded_extent(sch, made, load, nest.extent(at)), DYNAMIC_POSITIONS, nest.likely)
+        for load, at in ((products.a, rows_at), (products.b, keys_at))
     )
-    whole = nest.extent(4)
+    whole = nest.extent(keys_at)
     return Found(
         scores,
         made,
@@ -155,19 +161,6 @@ def _gemm_of_scores(sch: Schedule, scores: BlockRef) -> Contraction | None:
     return None
 
 
-def _loads(block: Block) -> list[Load]:
-    from_body = block.body.exprs()
-    found: list[Load] = []
-    stack = list(from_body)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            found.append(node)
-        else:
-            stack += node.children()
-    return found
-
-
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
     width = found.features * hopper.OPERANDS[found.dtype].bytes
@@ -183,8 +176,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result: Column = whole & fits & ((c["queries"] == 1) | (c["stays"] == 1))
         return result
 
-    candidates = {"groups": GROUPS, "keys": found.steps, "slots": SLOTS, "stays": (1, 0),
-                  "queries": (2, 3, 1), "resident": (1, 2, 3),
+    candidates = {"groups": (2, 1), "keys": found.steps, "slots": SLOTS, "stays": (1, 0),
+                  "queries": (*SLOTS[:-1], 1), "resident": (1, *SLOTS[:-1]),
                   "splits": found.parts}  # fmt: skip
     return Space(Plan, candidates, legal)
 
@@ -198,9 +191,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     waves = -(-blocks // sm.count)
     steps = ceildiv(found.keys, c["keys"] * c["splits"])
     products = 2.0 * queries * c["keys"] * found.features / sm.tensor_fma_per_cycle
-    # About six instructions per score.
     lanes = sm.warp * sm.warps_issued_per_cycle
-    powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
+    powers = sm.softmax_instructions * queries * c["keys"] + 1.0 * queries * found.features
+    powers = powers / lanes
     resident = np.minimum(c["resident"], waves)  # no more than there are
     waiting = sm.global_latency_cycles / c["slots"] / resident
     # With enough slots, GEMMs of one step overlap the exponentials of the next.
@@ -214,11 +207,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         sm.memory_bytes_per_cycle, np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
     )
     latency = sm.global_latency_cycles
-    # Each split writes three f32 per result, which are read again. Threads that combine them have a
+    # Each split writes its state per result, which is read again. Threads that combine them have a
     # few loads in flight.
-    stored = 24.0 * found.batch * found.results * found.features * c["splits"]
-    combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle + c["splits"] * latency / 4
-    combined = combined + 3 * (waves - 1) * latency
+    states = found.batch * found.results * found.features * c["splits"]
+    stored = 2.0 * WORD_BYTES * len(STATE) * states
+    combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle
+    combined = combined + c["splits"] * latency / sm.loads_ahead
+    combined = combined + len(STATE) * (waves - 1) * latency
     # A lone block waits for both GEMMs of a step.
     rounds = -(-blocks // (sm.count * c["resident"]))
     alone = (products + powers) / c["groups"] + 2 * sm.wgmma_latency_cycles
@@ -230,7 +225,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * latency,
         # After its last scores a tile leaves memory idle, unless another block is resident.
         ends=waves * latency / beside + steps * each,
-        late=waves * steps * 30.0 / c["slots"],  # jitter of loads
+        late=waves * steps * sm.l2_jitter_cycles / c["slots"],
         parts=np.where(c["splits"] > 1, combined, 0),
     )
 
@@ -270,7 +265,7 @@ def _schedule_stream(
     stores, ends = [result], list[BlockRef]()
     for part in of:
         o, stores, ends = _split_keys(sch, o, part, result)
-    for at, scope in enumerate((hopper.ROW_SCOPE, hopper.ROW_SCOPE, hopper.SUM_SCOPE)):
+    for at, scope in enumerate(STATE):
         sch.set_scope(o, at, scope)
     for block in (s, t):
         sch.set_scope(block, 0, hopper.SUM_SCOPE)

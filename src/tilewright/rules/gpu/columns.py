@@ -26,14 +26,16 @@ from tilewright.base.dtype import I64
 from tilewright.base.multiprocessor import (
     LINE_BYTES,
     USUAL_THREADS,
-    WARP,
+    WORD_BYTES,
     Multiprocessor,
     multiprocessor_of,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.reduction import combined_parts, depth_of, factored, stored_at
+from tilewright.rules.gpu.parts import depth_of, is_unit
+from tilewright.rules.gpu.reduction import combined_parts, factored, stored_at
 from tilewright.rules.gpu.row_stages import (
     axes_inside,
+    copied,
     intermediates_of,
     named_stages,
     row_axes,
@@ -41,12 +43,12 @@ from tilewright.rules.gpu.row_stages import (
     stage_length,
     touched_bytes,
 )
+from tilewright.rules.gpu.threads import MAX_TURNS
 from tilewright.rules.match.nest import (
     Nest,
     block_of,
     fused,
     inner_nest,
-    loop_extents,
     total,
 )
 from tilewright.rules.match.rows import Stages, is_part_of_later, own_axes, stages_of
@@ -56,8 +58,6 @@ from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs, output_buffers
-
-UNROLLED = 2 * WARP  # elements of a row that one thread has, each in a register of its own
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _found(sch: Schedule, stages: Stages, context: RuleContext) -> Found | None:
         sum(any(b in params for b in _reads(nest)) for nest in stages.nests) + between,
         touched_bytes(stages, params),
         touched_bytes(stages, params - {*_written(sink)}),
-        min(sizes, default=4),
+        min(sizes, default=WORD_BYTES),
         sum(bool(nest.reduce) for nest in stages.members.values()),
     )
 
@@ -232,7 +232,7 @@ def _is_held(found: Found, c: Columns | Plan, sm: Multiprocessor) -> Any:
     # What a thread reads again it has made, all of it: no part ends early, nor does a tile.
     columns = c.columns if isinstance(c, Plan) else c["columns"]
     whole = (found.length % parts == 0) & (found.width % (columns * vector) == 0)
-    few = (words <= sm.accumulators) & (turns <= UNROLLED)
+    few = (words <= sm.accumulators) & (turns <= sm.accumulators)
     return found.is_long_known & few & (whole & found.is_known | (parts == 1))
 
 
@@ -281,15 +281,19 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     few = np.exp2(np.log2(c["parts"]) // 2)
     passes = np.where(held, 1, found.reads)
     # A few instructions for each element and stage, and those of every access.
-    issued = turns * (4.0 * c["vector"] * found.steps + 6.0 * (passes + 1))
-    issued = issued + np.where(whole, 0.0, 3.0 * found.sums * c["vector"] * few)
+    accesses = (sm.access_instructions + sm.turn_instructions) * (passes + 1)
+    issued = turns * (sm.element_instructions * c["vector"] * found.steps + accesses)
+    added = sm.access_instructions + 1  # per partial result
+    issued = issued + np.where(whole, 0.0, added * found.sums * c["vector"] * few)
     issued = issued * threads / sm.warp / sm.warps_issued_per_cycle
     own = np.where(held, turns * c["vector"] * (found.held_words // found.length), 0) + sm.warp
     resident = np.minimum(sm.threads, sm.registers // own) // threads
     resident = np.clip(resident, 1, sm.warp)
     waves = -(-blocks // (sm.count * resident))
-    meetings = np.where(whole, 0.0, found.sums * (60.0 + 4.0 * few))
-    alone = passes * sm.global_latency_cycles + meetings + found.steps * turns * 8.0
+    exchange = 2 * sm.shared_latency_cycles  # to store partial results and load them
+    meetings = np.where(whole, 0.0, found.sums * (exchange + sm.fma_latency_cycles * few))
+    alone = found.steps * turns * 2 * sm.fma_latency_cycles  # of two operations per stage
+    alone = passes * sm.global_latency_cycles + meetings + alone
     work = np.maximum(
         waves * np.maximum(resident * issued, alone), blocks / sm.count * sm.dispatch_cycles
     )
@@ -308,7 +312,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         launch=sm.launch_cycles,
         memory=memory,
         again=again / sm.l2_bytes_per_cycle,
-        work=np.maximum(work - 0.75 * memory, 0.25 * work),
+        work=np.maximum(work - (1 - sm.unhidden_share) * memory, sm.unhidden_share * work),
         lines=apart,
     )
 
@@ -324,6 +328,7 @@ class _Tile:
     plan: Plan
     thread: LoopRef
     axis: str  # of the threads that share a column
+    most: int  # elements of a row that one thread has, each in a register of its own
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
@@ -331,7 +336,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sm = multiprocessor_of(context.target)
     names = list(stages.members)
     if _is_held(found, plan, sm):
-        names += [_copied(sch, stages, buffer).name for buffer in found.again]
+        names += [copied(sch, stages, buffer).name for buffer in found.again]
     else:
         names = _without_between(sch, stages)
     thread, block = _tiled(sch, stages, plan)
@@ -341,7 +346,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         own, shared = shared, own
     for name in names:
         sch.compute_at(sch.get_block(name), thread)
-    tile = _Tile(stages, plan, thread, shared)
+    tile = _Tile(stages, plan, thread, shared, multiprocessor_of(context.target).accumulators)
     done: list[BlockRef] = []
     for each in [*(sch.get_block(name) for name in reversed(names)), reference]:
         done += _stage(sch, tile, each)
@@ -359,16 +364,6 @@ def _without_between(sch: Schedule, stages: Stages) -> list[str]:
         else:
             left.append(name)
     return left
-
-
-def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
-    """A copy of a parameter that all stages read instead of it."""
-    named = [*reversed(list(stages.members.items())), (stages.root.name, stages.root)]
-    readers = [name for name, nest in named if buffer in _reads(nest)]
-    first, *others = [sch.get_block(name) for name in readers]
-    reads = block_of(sch.function, first.name).reads
-    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
-    return sch.cache_read(first, index, "local", others)
 
 
 def _tiled(sch: Schedule, stages: Stages, plan: Plan) -> tuple[LoopRef, LoopRef]:
@@ -404,7 +399,7 @@ def _stage(sch: Schedule, tile: _Tile, reference: BlockRef) -> list[BlockRef]:
     sch.reorder(*[loop for loop in own if loop not in reduce], *reduce)
     if plan.parts == 1:
         sch.set_scope(reference, 0, "local")
-        _by_lanes(sch, reference, depth, plan)
+        _by_lanes(sch, reference, depth, tile)
         return [reference]
     parts = factored(sch, reference, reduce, plan.parts)
     stored = []
@@ -418,34 +413,34 @@ def _stage(sch: Schedule, tile: _Tile, reference: BlockRef) -> list[BlockRef]:
             _, own_loop = sch.split(own_loop, [1, plan.parts])
         sch.bind(own_loop, tile.axis)
         (store,) = stored_at(sch, part, own_loop)
-        _by_lanes(sch, part, depth_of(sch, part, own_loop), plan)
-        _by_lanes(sch, store, depth_of(sch, store, own_loop), plan)
+        _by_lanes(sch, part, depth_of(sch, part, own_loop), tile)
+        _by_lanes(sch, store, depth_of(sch, store, own_loop), tile)
         sch.set_scope(store, 0, "shared")
         stored.append(store)
     sch.set_scope(reference, 0, "local")
-    _by_lanes(sch, reference, depth, plan)
+    _by_lanes(sch, reference, depth, tile)
     return [*parts, *stored, reference]
 
 
-def _by_lanes(sch: Schedule, reference: BlockRef, depth: int, plan: Plan) -> None:
+def _by_lanes(sch: Schedule, reference: BlockRef, depth: int, tile: _Tile) -> None:
     """A thread's columns innermost, all steps of it unrolled where they are few."""
-    lane = _lane(sch, reference, depth, plan)
+    lane = _lane(sch, reference, depth, tile.plan)
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
     steps = [nest.loops[at] for at in nest.reduce]
     if lane is not None:
         sch.reorder(*steps, lane)
     for at in nest.reduce:
-        _unrolled(sch, nest.loops[at], nest.extent(at))
+        _unrolled(sch, nest.loops[at], nest.extent(at), tile.most)
     if lane is not None:
         sch.vectorize(lane)
 
 
-def _unrolled(sch: Schedule, loop: LoopRef, extent: Expr) -> None:
-    if isinstance(extent, Const) and int(extent.value) <= UNROLLED:
+def _unrolled(sch: Schedule, loop: LoopRef, extent: Expr, most: int) -> None:
+    if isinstance(extent, Const) and int(extent.value) <= most:
         sch.unroll(loop)
     else:
-        sch.annotate(loop, "unroll", UNROLLED // 8)
+        sch.annotate(loop, "unroll", MAX_TURNS // 2)
 
 
 def _lane(sch: Schedule, reference: BlockRef, depth: int, plan: Plan) -> LoopRef | None:
@@ -454,15 +449,8 @@ def _lane(sch: Schedule, reference: BlockRef, depth: int, plan: Plan) -> LoopRef
         return None
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
-    wide = [at for at in nest.spatial if _extent(nest, sch, reference, at) > 1]
+    wide = [at for at in nest.spatial if not is_unit(sch, nest.loops[at])]
     return nest.loops[wide[0]] if wide else None
-
-
-def _extent(nest: Nest, sch: Schedule, reference: BlockRef, at: int) -> int:
-    """The iterations of a loop, of which there may be fewer than its axis has elements."""
-    place = [loop.var for loop in sch.get_loops(reference)].index(nest.loops[at].var)
-    extent = loop_extents(sch, reference)[place]
-    return int(extent.value) if isinstance(extent, Const) else 2
 
 
 def _element_by_element(
@@ -474,7 +462,7 @@ def _element_by_element(
     between = block.writes[0].buffer not in output_buffers(sch.function)
     axes = own_axes(block)
     assert axes is not None
-    wide = [at for at in nest.loops if _extent(nest, sch, reference, at) > 1]
+    wide = [at for at in nest.loops if not is_unit(sch, nest.loops[at])]
     lane = None
     if plan.vector > 1:
         lane = lane_at if lane_at in wide else None
@@ -496,7 +484,7 @@ def _element_by_element(
         else:
             turn = loop
             sch.reorder(turn, *([nest.loops[lane]] if lane is not None else []))
-        _unrolled(sch, turn, sym.ceildiv(nest.extent(at), sym.const(plan.parts)))
+        _unrolled(sch, turn, sym.ceildiv(nest.extent(at), sym.const(plan.parts)), tile.most)
     if lane is not None:
         sch.vectorize(nest.loops[lane])
 

@@ -15,19 +15,20 @@ adds up.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import WARP, Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WARP, WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     copy_lanes,
+    depth_of,
     filled_by,
     padded,
     parts_along,
@@ -84,7 +85,9 @@ class Problem:
     element_bytes: int
 
 
-MAX_UNROLLED = 512  # multiply-adds without a branch
+UNROLLED_OPERATIONS = 512  # multiply-adds without a branch
+MAX_DILATION_ELEMENTS = 4  # of windows whose overlap is seen
+BLOCK_ROWS = (1, 2, 4, 7, 8, 14)  # candidates for rows of a tile
 
 
 @dataclass(frozen=True)
@@ -102,25 +105,36 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or not has_rows(found) or _is_open(found):
+    if found is None or not has_rows(found) or _has_dynamic_k(found):
+        return None
+    if _is_diagonal(found.a) or _is_diagonal(found.b):
         return None
     problem = problem_of(found)
-    if problem.m < 4 or problem.m * problem.y * problem.x < 128:
+    sm = multiprocessor_of(context.target)
+    results = problem.m * problem.y * problem.x
+    if problem.m < sm.access_words or results < sm.issuing_threads:
         return None
     return Found(reference, problem, nest.is_dynamic(nest.spatial))
 
 
 def has_rows(found: Contraction) -> bool:
     """Whether m is more than one row."""
-    return bool(found.m) and _tiled(found)[0] is not None
+    return bool(found.m) and _tiled_axes(found)[0] is not None
 
 
-def _is_open(found: Contraction) -> bool:
+def _is_diagonal(load: Load) -> bool:
+    """Whether a variable is several indices: the box around a tile's elements would exceed shared
+    memory."""
+    indices = [index for index in load.index if isinstance(index, Var)]
+    return len(set(indices)) < len(indices)
+
+
+def _has_dynamic_k(found: Contraction) -> bool:
     """Whether k is dynamic: its parts, and tiles along it, are planned at compile time."""
     return found.nest.is_dynamic(found.k)
 
 
-def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
+def _tiled_axes(found: Contraction) -> tuple[int | None, int | None, int, int]:
     """The iterators that are tiled: m, y, x, k."""
     rows = [at for at in found.m if found.nest.extent(at) is not ONE]
     columns = [at for at in found.n if found.nest.extent(at) is not ONE]
@@ -143,7 +157,7 @@ def _rows_of(found: Contraction, rows: Sequence[int]) -> int:
 
 
 def problem_of(found: Contraction) -> Problem:
-    m, y, x, k = _tiled(found)
+    m, y, x, k = _tiled_axes(found)
     assert m is not None
     nest = found.nest
     tiled = {m, x, k} | ({y} if y is not None else set())
@@ -182,7 +196,8 @@ def _window_of(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, 
         apart = found.stride(found.b, other)
         if not isinstance(apart, Const) or not apart.value:
             continue
-        for scale in (1, 2, 3, 4):  # the same dimension, at the kernel's dilation
+        # The same dimension, at the kernel's dilation.
+        for scale in range(1, MAX_DILATION_ELEMENTS + 1):
             if apart.value * scale == stride.value or apart.value == stride.value * scale:
                 far, near = int(stride.value), int(apart.value)
                 reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
@@ -203,9 +218,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     problem, sm = found.problem, multiprocessor_of(context.target)
     least, most = sm.warp // sm.warps_issued_per_cycle, sm.warp * sm.warps_issued_per_cycle
     wide = preferring(sm.access_words, doublings(2 * sm.access_words))
-    ys = [1] if problem.y == 1 else sorted({1, 2, 4, 7, 8, min(problem.y, 14)})
+    ys = [1] if problem.y == 1 else sorted({*BLOCK_ROWS[:-1], min(problem.y, BLOCK_ROWS[-1])})
     xs = [*preferring(sm.warp, doublings(most, least))]
-    if problem.x <= 64 and problem.x not in xs:
+    if problem.x <= 2 * sm.warp and problem.x not in xs:
         xs.append(problem.x)
 
     def legal(c: Columns) -> Column:
@@ -268,8 +283,8 @@ def _shared_bytes(problem: Problem, c: Columns) -> Column:
 def _stored_bytes(problem: Problem, c: Columns, words: int) -> Column:
     """An upper bound on shared memory, with padded rows and whole cache lines."""
     rows = c["block_k"] * (problem.inner + _tile_rows(problem, c))
-    padded = 2 * words * problem.element_bytes * rows
-    found: Column = stored_bytes(_shared_bytes(problem, c) + padded) + stored_bytes(1)
+    padding = 2 * words * problem.element_bytes * rows
+    found: Column = stored_bytes(_shared_bytes(problem, c) + padding) + stored_bytes(1)
     return found
 
 
@@ -290,20 +305,23 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Neighbouring threads read a window's row at a stride of a thread's columns: bank conflicts.
     apart = c["thread_x"] * problem.stride_x if problem.halo_x > 1 else np.ones_like(threads)
     meet = np.gcd(apart, sm.shared_words_per_cycle)
-    words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * c["thread_x"] * meet
-    instructions = sums + c["thread_m"] / 4 + c["thread_y"] * c["thread_x"] / 2 + 1
+    words = np.ceil(c["thread_m"] / sm.access_words) + c["thread_y"] * c["thread_x"] * meet
+    instructions = sums + c["thread_m"] / sm.access_words + c["thread_y"] * c["thread_x"] / 2 + 1
     per_k = np.maximum(
         np.maximum(threads * sums / sm.fma_per_cycle, warps * words),
         warps * instructions / sm.warps_issued_per_cycle,
     )
-    alone = 4 * np.maximum(sums / 4, 4) + 8  # with one warp, the latency of operands is exposed
+    # With one warp, latency is exposed: each word of an access waits for a multiply-add.
+    latency = sm.fma_latency_cycles
+    alone = np.maximum(sums, sm.access_words * latency) + 2 * latency
     waves = ceildiv(blocks, sm.count * resident)
     moved = c["block_k"] * _tile_elements(problem, c) / sm.shared_words_per_cycle
-    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    results = problem.batch * problem.m * problem.y * problem.x
+    summed = 2 * WORD_BYTES * results / sm.memory_bytes_per_cycle  # of each part
     return Cost.of(
         arithmetic=waves * depth * np.maximum(per_k * resident, alone),
         fetch=waves * steps * (sm.global_latency_cycles + 2 * moved * resident),
-        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+        split=np.where(split > 1, sm.launch_cycles + split * summed, 0),
     )
 
 
@@ -320,14 +338,14 @@ def tiled(
     sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled = filled_by
 ) -> tuple[BlockRef, ...]:
     """Tile, with both operands staged in shared memory by the blocks that `filled` returns."""
-    _pad_to_tiles(sch, reference, plan)
+    pad_to_tiles(sch, reference, _tiles(sch, reference, plan))
     if plan.split_k > 1:
-        return _split(sch, reference, plan, words)
+        return _split(sch, reference, plan, words, filled)
     found = contraction_of(sch, reference)
     a, b = (filled(sch, reference, load) for load in (found.a, found.b))
     nest = nest_of(sch, reference)
     assert nest is not None
-    m, y, x, k = _tiled(found)
+    m, y, x, k = _tiled_axes(found)
     assert m is not None
     tiles = {m: (plan.block_m, plan.thread_m), x: (plan.block_x, plan.thread_x)}
     if y is not None:
@@ -355,44 +373,47 @@ def tiled(
         sch.compute_at(copy, ko)
     for copy, load, at in ((a, found.a, m), (b, found.b, x)):
         _lay_out(sch, copy, load, found.nest.var(at), words)
-        depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
-        copied = sch.get_loops(copy)[depth:]
-        lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
-        share_among_threads(
-            sch,
-            copied,
-            plan.threads,
-            lanes if _is_shared_evenly(sch, copied, plan.threads * lanes) else 1,
-        )
+        _bind_copy(sch, copy, ko, plan.threads, words * load.buffer.dtype.size_bytes)
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     for store in followed:  # sums stay in registers if their places are known
         axes = len(block_of(sch.function, store.name).iters)
         attempt_all(sch, sch.get_loops(store)[-axes:], sch.unroll)
-    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MAX_UNROLLED:
+    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= UNROLLED_OPERATIONS:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)
 
 
-def _pad_to_tiles(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
+def _tiles(sch: Schedule, reference: BlockRef, plan: Plan) -> dict[int, int]:
+    """The sizes of tiles, by iterator."""
+    m, y, x, k = _tiled_axes(contraction_of(sch, reference))
+    assert m is not None
+    tiles = {m: plan.block_m, x: plan.block_x, k: plan.block_k * plan.split_k}
+    return tiles if y is None else tiles | {y: plan.block_y}
+
+
+def pad_to_tiles(sch: Schedule, reference: BlockRef, tiles: Mapping[int, int]) -> None:
     """Pad sizes to whole tiles where possible: a thread multiplies without branches, and only
     copies and stores are guarded."""
-    found = contraction_of(sch, reference)
-    m, y, x, k = _tiled(found)
-    wanted = {m: plan.block_m, y: plan.block_y, x: plan.block_x, k: plan.block_k * plan.split_k}
-    multiples = [wanted.get(at, 1) for at in found.nest.loops]
-    if all(found.nest.guess(at) % by == 0 for at, by in wanted.items() if at is not None):
+    nest = contraction_of(sch, reference).nest
+    if all(nest.guess(at) % by == 0 for at, by in tiles.items()):
         return
-    consumers, point = sch.get_consumers(reference), sch.checkpoint()
+    point = sch.checkpoint()
     try:
-        copies, crops = padded(sch, reference, multiples)
+        copies, _ = padded(sch, reference, tiles, sch.get_consumers(reference))
     except ScheduleError:
         sch.restore(point)
         return
     for producer in (each for copy in copies for each in sch.get_producers(copy)):
         sch.attempt(sch.compute_inline, producer)  # one copy is enough
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+
+
+def _bind_copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, access_bytes: int) -> None:
+    """Distribute a tile's copy over the threads, by vectors if all have equal numbers of them."""
+    own = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
+    lanes = copy_lanes(sch, copy, access_bytes)
+    is_even = _is_shared_evenly(sch, own, threads * lanes)
+    share_among_threads(sch, own, threads, lanes if is_even else 1)
 
 
 def _is_shared_evenly(sch: Schedule, loops: Sequence[LoopRef], parts: int) -> bool:
@@ -415,14 +436,16 @@ def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) 
         sch.attempt(sch.storage_align, copy, 0, -2, 2 * words, words)
 
 
-def _split(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
+def _split(
+    sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled
+) -> tuple[BlockRef, ...]:
     """Split k by rfactor: the parts are contractions of their own, added up by a further kernel."""
     found = contraction_of(sch, reference)
     nest = found.nest
     extent = found.extent(found.k[0])
     assert extent is not None
     part, _ = sch.split(nest.loops[found.k[0]], [plan.split_k, -(-extent // plan.split_k)])
-    return tiled(sch, parts_along(sch, part), replace(plan, split_k=1), words)
+    return tiled(sch, parts_along(sch, part), replace(plan, split_k=1), words, filled)
 
 
 GEMM = Rule("gemm", Plan, match, plans, cost, apply)

@@ -11,34 +11,37 @@ conflicts; each thread keeps `thread_m` channels of `thread_y` rows in registers
 loads serves all kernel positions above and below it. A single image has too few results to occupy a
 GPU: input channels are split over `slices` groups of threads in a block, whose sums are added in
 shared memory, and over `split_k` blocks, whose sums a further kernel adds. Constant weights are
-packed in the order in which blocks load them. The channels of a block are of one group.
+packed in the order in which blocks load them. The channels of a block are of one group; where there
+is one group, channels and pixels that no tile divides are padded as they are copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import MAX_UNROLLED
+from tilewright.rules.gpu.contraction import UNROLLED_OPERATIONS, pad_to_tiles
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     copy_lanes,
+    depth_of,
     extent_of,
     filled_by,
     parts_along,
     stored_bytes,
 )
-from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const, FloorDiv
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -91,6 +94,11 @@ class Problem:
     element_bytes: int
     packs: bool  # weights are constant
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether sizes are padded to whole tiles."""
+        return self.packs and self.group_m == self.m
+
 
 @dataclass(frozen=True)
 class Found:
@@ -102,7 +110,7 @@ class Found:
     is_open: bool  # a spatial extent is dynamic
 
 
-CANDIDATES = {
+TILE_CHOICES = {
     "block_m": (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128),
     "block_k": (8, 4, 16, 32, 64, 12, 24, 48, 2, 1),
     "thread_m": (4, 8, 2, 1, 3),
@@ -124,7 +132,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if found is None or axes is None:
         return None
     problem = problem_of(found, axes, found.a.buffer.name in context.constants)
-    if problem is None or problem.m * problem.y * problem.x < 128:
+    least = multiprocessor_of(context.target).issuing_threads
+    if problem is None or problem.m * problem.y * problem.x < least:
         return None
     if problem.group_m < problem.m and problem.k == 1:
         return None  # depthwise
@@ -221,24 +230,30 @@ def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The candidate tile sizes."""
     problem, sm = found.problem, multiprocessor_of(context.target)
-    xs = _divisors(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
-    ms = [size for size in CANDIDATES["block_m"] if problem.group_m % size == 0]
+    words = sm.access_words
+    xs = _divisors(problem.x, words, 2 * sm.warp)
+    xs = xs or [*preferring(sm.warp // 2, doublings(sm.warp, 2 * words))]
+    ms = _tiles_of(problem, problem.group_m, TILE_CHOICES["block_m"])
     ms = ms or _divisors(problem.group_m, 1, 2 * sm.warp)
-    ks = [size for size in CANDIDATES["block_k"] if problem.k % size == 0]
+    ks = _tiles_of(problem, problem.k, TILE_CHOICES["block_k"])
     if problem.k <= 2 * sm.warp and problem.k not in ks:
         ks.append(problem.k)
     ys = _divisors(problem.y, 1, sm.warp)
+    if problem.is_padded and all(problem.y % rows for rows in TILE_CHOICES["thread_y"] if rows > 1):
+        ys += doublings(2 * words)[1:]  # a thread has several rows
+    ks = _fitting(problem, ks, {"block_m": ms, "block_y": ys, "block_x": xs}, sm) or ks
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
         whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
-        few = c["thread_m"] * c["thread_y"] <= sm.registers // sm.block_threads * 3 // 8
+        # Beside them a thread has copies in flight.
+        few = c["thread_m"] * c["thread_y"] <= sm.accumulators - MAX_TURNS
         fits = _stored_bytes(problem, c) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads)
         wide = c["block_x"] < 2 * problem.x
         tall = (c["block_y"] < 2 * problem.y) & (c["block_m"] < 2 * problem.m)
         shared = c["block_k"] % c["slices"] == 0
-        deep = (problem.k % (c["split_k"] * c["block_k"]) == 0) & (not found.is_open)
+        deep = (problem.k >= c["split_k"] * c["block_k"]) & (not found.is_open)
         shared &= (c["split_k"] == 1) | deep
         result: Column = whole & few & fits & wide & tall & shared
         return result
@@ -250,7 +265,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "block_y": ys,
             "block_x": xs,
             "block_k": ks,
-            **{name: CANDIDATES[name] for name in ("thread_m", "thread_y", "slices", "split_k")},
+            **{name: TILE_CHOICES[name] for name in ("thread_m", "thread_y", "slices", "split_k")},
         },
         legal,
         stages=(
@@ -259,6 +274,25 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             ("block_y", "thread_y", "thread_m", "slices"),
         ),
     )
+
+
+def _tiles_of(problem: Problem, size: int, candidates: Sequence[int]) -> list[int]:
+    """Tile sizes of channels: any where weights are packed and padded, else those that divide."""
+    if problem.is_padded:
+        return [tile for tile in candidates if tile < 2 * size]
+    return [tile for tile in candidates if size % tile == 0]
+
+
+def _fitting(
+    problem: Problem, ks: list[int], tiles: Mapping[str, Sequence[int]], sm: Multiprocessor
+) -> list[int]:
+    """Input channels per step with which the smallest tiles fit shared memory: a search that
+    begins with others would find none."""
+    least = {name: min(sizes) for name, sizes in tiles.items()}
+    least |= {"thread_m": 1, "thread_y": 1, "slices": 1}
+    columns = {name: np.full(len(ks), size) for name, size in least.items()}
+    fits = _stored_bytes(problem, columns | {"block_k": np.array(ks)}) <= sm.static_shared_bytes
+    return [size for size, fit in zip(ks, fits, strict=True) if fit]
 
 
 def _divisors(size: int, least: int, most: int) -> list[int]:
@@ -288,7 +322,7 @@ def _image_elements(problem: Problem, c: Columns) -> Column:
 
 def _parts_bytes(c: Columns) -> Column:
     """Bytes of the sums that slices exchange."""
-    return np.where(c["slices"] > 1, 4 * _threads(c) * c["thread_m"] * c["thread_y"], 0)
+    return np.where(c["slices"] > 1, WORD_BYTES * _threads(c) * c["thread_m"] * c["thread_y"], 0)
 
 
 def _shared_bytes(problem: Problem, c: Columns) -> Column:
@@ -329,27 +363,32 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     meet = meet * np.gcd(problem.stride_x, sm.shared_words_per_cycle)
     loads = columns * (
         np.minimum(pixels, c["thread_y"] * problem.kernel_y) * meet
-        + problem.kernel_y * np.ceil(c["thread_m"] / 4)
+        + problem.kernel_y * np.ceil(c["thread_m"] / sm.access_words)
     )
     fmas = problem.positions * sums
     busy = np.maximum(
         warps * resident * (fmas + loads) / sm.warps_issued_per_cycle,
         warps * resident * loads,
     )
-    alone = 4.0 * fmas / np.minimum(sums, 4) + 30.0 * columns  # latency exposed to a single warp
+    # Latency exposed to a single warp: of sums that wait for themselves, and of operands.
+    latency = sm.fma_latency_cycles
+    alone = latency * fmas / np.minimum(sums, latency) + sm.shared_latency_cycles * columns
     fetched = c["block_k"] * _tile_elements(problem, c)
     moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
     # A thread has a few loads in flight; further ones wait for these.
     image = fetched - c["block_k"] * c["block_m"] * problem.positions
     turns = ceildiv(image, threads * MAX_TURNS) + ceildiv(fetched - image, threads * MAX_TURNS)
-    copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
-    results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
+    copies = fetched / threads * warps * resident * sm.copy_instructions / sm.warps_issued_per_cycle
+    results = problem.batch * problem.m * problem.y * problem.x
+    summed = 2 * WORD_BYTES * results / sm.memory_bytes_per_cycle  # of each part
+    start = warps * resident * sm.start_instructions / sm.warps_issued_per_cycle
+    exchange = 2 * (sm.step_cycles + warps * sums * resident)  # sums are stored, and loaded
     return Cost.of(
         arithmetic=waves * own * np.maximum(busy, alone),
         fetch=waves * steps * (turns * sm.global_latency_cycles + np.maximum(moved, copies)),
-        start=waves * warps * resident * 400.0 / sm.warps_issued_per_cycle,  # address computation
-        gather=np.where(c["slices"] > 1, waves * (300.0 + 2.0 * warps * sums * resident), 0),
-        split=np.where(split > 1, sm.launch_cycles + split * results, 0),
+        start=waves * start,
+        gather=np.where(c["slices"] > 1, waves * exchange, 0),
+        split=np.where(split > 1, sm.launch_cycles + split * summed, 0),
     )
 
 
@@ -365,11 +404,14 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     """The schedule of a plan."""
     reference, axes = found.reference, found.axes
     wide = multiprocessor_of(context.target).access_bytes
+    if found.problem.is_padded:
+        tiles = {axes.m: plan.block_m, axes.y: plan.block_y, axes.x: plan.block_x}
+        pad_to_tiles(sch, reference, tiles | {axes.c: plan.block_k * plan.split_k})
     done = _pack(sch, found, plan)
     if plan.split_k > 1:
         nest = nest_of(sch, reference)
         assert nest is not None
-        part, _ = sch.split(nest.loops[axes.c], [plan.split_k, -(-found.problem.k // plan.split_k)])
+        part, _ = sch.split(nest.loops[axes.c], [plan.split_k, None])
         return (*done, *_tiled(sch, parts_along(sch, part), _with_split_first(axes), plan, wide))
     return (*done, *_tiled(sch, reference, axes, plan, wide))
 
@@ -394,15 +436,17 @@ def _with_split_first(axes: Axes) -> Axes:
 def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
     """Pack constant weights in the order blocks load them, output channels contiguous."""
     contracted = contraction_of(sch, found.reference)
-    load, axes = contracted.a, found.axes
-    places = [at for at, index in enumerate(load.index) if index is contracted.nest.var(axes.m)]
-    if not found.problem.packs or len(places) != 1 or found.problem.m % plan.block_m:
+    load, nest, m = contracted.a, contracted.nest, found.axes.m
+    places = [at for at, index in enumerate(load.index) if index is nest.var(m)]
+    if not found.problem.packs or len(places) != 1 or nest.guess(m) % plan.block_m:
         return []
     packed = sch.cache_read(found.reference, contracted.read_index(load), "global")
+    for producer in sch.get_producers(packed):
+        sch.compute_inline(producer)  # what pads
     names = [f"d{at}" for at in range(len(load.index))]
-    m = names[places[0]]
-    others = ", ".join(name for name in names if name != m)
-    order = f"{m} // {plan.block_m}, {others}, {m} % {plan.block_m}"
+    channel = names[places[0]]
+    others = ", ".join(name for name in names if name != channel)
+    order = f"{channel} // {plan.block_m}, {others}, {channel} % {plan.block_m}"
     sch.transform_layout(packed, ("write", 0), f"({', '.join(names)}) -> ({order})")
     sch.annotate(packed, CONSTANT, True)
     return [packed]
@@ -504,20 +548,15 @@ def _inner(
     """Load tiles per step over channels; accumulate in registers."""
     for copy in copies:
         sch.compute_at(copy, co)
-        depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
-        share_among_threads(
-            sch,
-            sch.get_loops(copy)[depth:],
-            _thread_count(plan),
-            copy_lanes(sch, copy, access_bytes),
-        )
+        own = sch.get_loops(copy)[depth_of(sch, copy, co) :]
+        share_among_threads(sch, own, _thread_count(plan), copy_lanes(sch, copy, access_bytes))
     start = sch.decompose_reduction(block, co)
     attempt_all(sch, registers, sch.unroll)
     unrolled = plan.thread_m * plan.thread_y
     for loop in reversed([ci, *taps]):
         extent = extent_of(sch, loop)
         unrolled *= extent
-        if 2 * unrolled > MAX_UNROLLED and loop is not (taps[-1] if taps else None):
+        if 2 * unrolled > UNROLLED_OPERATIONS and loop is not (taps[-1] if taps else None):
             break
         sch.attempt(sch.unroll, loop)
     return start

@@ -19,10 +19,14 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
+from tilewright.base.multiprocessor import (
+    LINE_BYTES,
+    USUAL_THREADS,
+    WORD_BYTES,
+    multiprocessor_of,
+)
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import ceildiv
-from tilewright.rules.gpu.reduction import depth_of
+from tilewright.rules.gpu.parts import ceildiv, depth_of
 from tilewright.rules.gpu.threads import bind_flat
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, is_expression, nest_of
@@ -70,9 +74,9 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     """A depthwise convolution of images or sequences whose channels are the last axis of image and
     result; all sizes static."""
     nest = nest_of(sch, reference)
-    if nest is None or len(nest.spatial) not in (3, 4) or not is_expression(nest.block):
+    if nest is None or not is_expression(nest.block):
         return None
-    if nest.is_dynamic(list(nest.loops)):
+    if len(nest.spatial) < 3 or len(nest.spatial) > 4 or nest.is_dynamic(list(nest.loops)):
         return None
     loads = [node for node in exprs(nest.block.body) if isinstance(node, Load)]
     image, weights = _operands(nest, loads)
@@ -158,7 +162,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         runs = found.channels // c["lanes"]
         whole = (found.channels % c["lanes"] == 0) & (runs % c["across"] == 0)
         seen = (c["columns"] - 1) * found.stride + found.kernel_x
-        held = c["columns"] * c["lanes"] + seen * c["lanes"] * found.element_bytes / 4
+        held = c["columns"] * c["lanes"] + seen * c["lanes"] * found.element_bytes / WORD_BYTES
         whole &= (c["lanes"] % found.repeats == 0) | (c["lanes"] == 1)
         result: Column = whole & (held <= sm.accumulators)
         return result
@@ -190,8 +194,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     seen = (c["columns"] - 1) * found.stride + found.kernel_x
     # Each loaded element is widened; each result goes through the epilogue and is rounded.
     wide = np.maximum(1, c["lanes"] // found.repeats)  # channels of the image
-    loads = found.kernel_y * seen * (wide + 2.0) + positions * (c["lanes"] + 2.0)
-    own = loads + (positions + 4.0) * each
+    access = sm.access_instructions
+    loads = found.kernel_y * seen * (wide + access) + positions * (c["lanes"] + access)
+    own = loads + (positions + sm.element_instructions) * each
     in_turn = ceildiv(blocks, sm.count)
     issue = in_turn * c["threads"] / sm.warp * own / sm.warps_issued_per_cycle
     moved = found.element_bytes * results * (1.0 + found.stride**2 / found.repeats)
@@ -205,8 +210,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     own_run = np.minimum(c["across"], sm.warp) * wide * found.element_bytes / LINE_BYTES
     lines = sm.warp / np.minimum(c["across"], sm.warp) * np.maximum(1, own_run)
     accesses = in_turn * c["threads"] / sm.warp * (found.kernel_y * seen + positions)
-    words = (found.kernel_y * seen * wide + positions * c["lanes"]) * found.element_bytes / 4
-    held = each + 1.5 * np.minimum(words, sm.accumulators)
+    words = (found.kernel_y * seen * wide + positions * c["lanes"]) * found.element_bytes
+    words = words / WORD_BYTES
+    loaded = np.minimum(words, sm.accumulators)
+    held = each + loaded + loaded / 2  # half of them are widened at a time
     registers = np.minimum(sm.registers / sm.block_threads, held)
     ready = np.minimum(sm.threads, sm.registers / registers) // c["threads"]
     resident = np.clip(ready, 1, sm.blocks)
@@ -264,7 +271,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 def _lines_words(found: Found, columns: Any, lanes: Any) -> Any:
     """4-byte words of all pixels that a thread's windows read."""
     seen = (columns - 1) * found.stride + found.kernel_x
-    return found.kernel_y * seen * lanes * found.element_bytes // (4 * found.repeats)
+    return found.kernel_y * seen * lanes * found.element_bytes // (WORD_BYTES * found.repeats)
 
 
 def _packed(sch: Schedule, found: Found) -> BlockRef:

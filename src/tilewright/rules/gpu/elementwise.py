@@ -12,6 +12,7 @@ from tilewright.base.dtype import INDEX
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import (
     LINE_BYTES,
+    MAX_THREADS,
     USUAL_THREADS,
     WARP,
     Multiprocessor,
@@ -28,7 +29,7 @@ from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-THREADS = doublings(4 * USUAL_THREADS, WARP)  # candidates for threads per block
+THREADS = doublings(MAX_THREADS, WARP)  # candidates for threads per block
 
 
 @dataclass(frozen=True)
@@ -105,24 +106,8 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
     if units:
         sch.reorder(*units, *loops)
     if plan.unroll > 1:
-        *outer, line = loops
-        stored = sch.cache_write(found.reference, 0, "local")
-        is_whole = found.nest.guess(found.nest.spatial[-1]) == plan.unroll
-        if not is_whole:
-            run, line = sch.split(line, [None, plan.unroll])
-            outer.append(run)
-        sch.reverse_compute_at(stored, outer[-1])
-        sch.unroll(line)
         widest = multiprocessor_of(context.target).access_bytes
-        lanes = gcd(widest // found.nest.writes[0].buffer.dtype.size_bytes, plan.unroll)
-        part, lane = sch.split(sch.get_loops(stored)[-1], [None, lanes])
-        sch.vectorize(lane)
-        sch.unroll(part)
-        if is_whole:
-            _bind_lines(sch, found.nest, outer, plan.threads)
-        else:
-            bind_flat(sch, outer, plan.threads)
-        return (found.reference, stored)
+        return (found.reference, _bind_runs(sch, found, loops, plan, widest))
     point = sch.checkpoint()
     try:
         done = _fuse_epilogue(sch, found.reference, loops[-1])
@@ -134,6 +119,29 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
         for reader in done if plan.vector > 1 else ():
             sch.vectorize(sch.get_loops(reader)[-1])
     return (found.reference, *done)
+
+
+def _bind_runs(
+    sch: Schedule, found: Spatial, loops: list[LoopRef], plan: Plan, access_bytes: int
+) -> BlockRef:
+    """Give each thread a run of the last axis, or all of it. Returns what stores its results."""
+    *outer, line = loops
+    stored = sch.cache_write(found.reference, 0, "local")
+    is_whole = found.nest.guess(found.nest.spatial[-1]) == plan.unroll
+    if not is_whole:
+        run, line = sch.split(line, [None, plan.unroll])
+        outer.append(run)
+    sch.reverse_compute_at(stored, outer[-1])
+    sch.unroll(line)
+    lanes = gcd(access_bytes // found.nest.writes[0].buffer.dtype.size_bytes, plan.unroll)
+    part, lane = sch.split(sch.get_loops(stored)[-1], [None, lanes])
+    sch.vectorize(lane)
+    sch.unroll(part)
+    if is_whole:
+        _bind_lines(sch, found.nest, outer, plan.threads)
+    else:
+        bind_flat(sch, outer, plan.threads)
+    return stored
 
 
 def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -> None:

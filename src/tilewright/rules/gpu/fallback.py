@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
+from tilewright.base.multiprocessor import MAX_THREADS, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import ThreadsPlan, as_kernel_of_one_thread, bind_flat
 from tilewright.rules.match.nest import nest_of, total
@@ -35,9 +35,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found:
 
 
 def plans(found: Found, context: RuleContext) -> Space[ThreadsPlan]:
-    return Space(
-        ThreadsPlan, {"threads": preferring(USUAL_THREADS, doublings(4 * USUAL_THREADS, WARP))}
-    )
+    return Space(ThreadsPlan, {"threads": preferring(USUAL_THREADS, doublings(MAX_THREADS, WARP))})
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:

@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, multiprocessor_of
 from tilewright.intrin import ampere, hopper
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.gemm_hopper import (
-    BLOCK_N,
+    BLOCK_COLUMNS,
     SLOTS,
-    SPAN,
+    SPAN_TILES,
     Found,
     Plan,
     Unit,
@@ -60,10 +60,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         return result
 
     candidates: dict[str, Sequence[int | str]] = {
-        "groups": doublings(sm.block_threads // (4 * sm.warp)),
-        "block_n": [n for n in BLOCK_N if n <= 2 * sm.accumulators],
+        "groups": doublings(sm.block_threads // hopper.THREADS),
+        "block_n": [n for n in BLOCK_COLUMNS if n <= 2 * sm.accumulators],
         "slots": SLOTS,
-        "span": SPAN,
+        "span": SPAN_TILES,
         "split_k": splits(sm),
         "boxes": (1,),
         "cluster": (1,),
@@ -87,16 +87,16 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     rows, split = hopper.M * c["groups"], c["split_k"]
     tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
-    threads = 4 * sm.warp * c["groups"]
+    threads = hopper.THREADS * c["groups"]
     # Per thread: accumulators, operands, addresses.
-    registers = np.minimum(c["block_n"] / 2 + 64, 255)
+    registers = np.minimum(c["block_n"] / 2 + sm.operand_registers, sm.thread_registers)
     resident = np.minimum(sm.shared_bytes // _tile_bytes(c), sm.registers // (threads * registers))
     resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
     waves = ceildiv(blocks, sm.count * resident)
     steps = ceildiv(found.k // split, found.depth)
     per_step = rows * c["block_n"] * found.depth / sm.tensor_fma_per_cycle
     # Each warp reads its own rows of A, and all of B.
-    words = (rows + 4 * c["groups"] * c["block_n"]) * hopper.ROW_BYTES / 4
+    words = (rows + threads // sm.warp * c["block_n"]) * hopper.ROW_BYTES / WORD_BYTES
     read = words / sm.shared_words_per_cycle
     # The padding is not loaded.
     there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)
@@ -104,14 +104,15 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     waiting = sm.global_latency_cycles / (c["slots"] - 1)
     size = hopper.OPERANDS[found.dtype].bytes
     operands = size * (found.batch * found.m * found.k + found.n * found.k)
-    parts = 8.0 * found.batch * found.m * found.n * split  # written, and read again
+    parts = 2.0 * WORD_BYTES * found.batch * found.m * found.n * split  # written, and read again
     busy = resident * np.maximum(np.maximum(per_step, read), narrow)
     return Cost.of(
         products=waves * steps * np.maximum(busy, waiting),
-        memory=operands / sm.memory_bytes_per_cycle / 8,  # mostly hidden behind the tensor cores
+        # Loads that are far ahead hide half of what others would not.
+        memory=operands / sm.memory_bytes_per_cycle * sm.unhidden_share / 2,
         start=sm.global_latency_cycles,
-        store=waves * rows * c["block_n"] / 64,
-        l2=waves * steps * 40.0 / c["span"],
+        store=waves * rows * c["block_n"] / sm.stored_elements_per_cycle,
+        l2=waves * steps * sm.l2_step_cycles / c["span"],
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
 

@@ -37,18 +37,19 @@ from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
+    depth_of,
+    is_matrix,
     is_unit,
     padded,
     parts_along,
     spread_runs,
 )
-from tilewright.rules.gpu.reduction import depth_of
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Cast, Const, Var, uses_var
+from tilewright.sym import Cast, Const
 from tilewright.tensor.bulk_copies import ALIGN_BYTES, can_copy
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
@@ -59,12 +60,11 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs, output_buffers
 
 FEATURE = "wgmma"
-BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates for the columns of a tile (n of a wgmma)
-GROUPS = (1, 2)  # candidates for consumer warpgroups
+BLOCK_COLUMNS = (64, 256, 192, 128, 96, 32)  # candidates for the columns of a tile (n of a wgmma)
 SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates for pipeline stages in shared memory
 BOXES = (1, 2, 4)  # candidates for 128-byte boxes along k per slot
 STREAM_K = "stream_k"
-SPAN = (1, 16, 8, 4, 2)  # candidates for tiles along m before the next column
+SPAN_TILES = (1, 16, 8, 4, 2)  # candidates for tiles along m before the next column
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,15 @@ def found_in(
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
     sizes = {at: nest.guess(at) for at in (m, n, k)}
-    a_turned = _is_matrix(found.a, nest.var(k), nest.var(m))
-    is_indexed = not a_turned and not _is_matrix(found.a, nest.var(m), nest.var(k))
+    a_turned = is_matrix(found.a, nest.var(k), nest.var(m))
+    is_indexed = not a_turned and not is_matrix(found.a, nest.var(m), nest.var(k))
     windows = "" if a_turned else _im2col_block(sch, reference, found, is_indexed)
     if is_indexed and not windows:
         return None
     if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
         return None
-    along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
-    if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
+    along_n = not is_matrix(found.b, nest.var(n), nest.var(k))
+    if along_n and not is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
     is_weight = found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     b_turned = along_n and (is_weight or not operand.is_half or not can_copy(found.b.buffer))
@@ -249,13 +249,6 @@ def _im2col_block(sch: Schedule, reference: BlockRef, found: Contraction, is_ind
     return ""
 
 
-def _is_matrix(load: Load, row: Var, column: Var) -> bool:
-    """Whether an operand's last two indices are `row` and `column`, which no other index uses."""
-    *outer, last_row, last = load.index
-    apart = not any(uses_var(at, {row, column}) for at in outer)
-    return apart and last_row is row and last is column
-
-
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
     """Tiles that fit registers and shared memory."""
     sm = multiprocessor_of(context.target)
@@ -275,7 +268,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
         # Registers for accumulators and addresses.
         groups = c["groups"] * (1 + c["pingpong"])
-        fits &= c["block_n"] // 2 + 64 <= consumer_registers(groups, c["resident"])
+        fits &= c["block_n"] // 2 + sm.operand_registers <= consumer_registers(
+            groups, c["resident"]
+        )
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
@@ -301,16 +296,20 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 def _candidates(found: Found, sm: Multiprocessor) -> dict[str, Sequence[int | str]]:
     """The candidates of each field, without those that the sizes alone rule out."""
-    heights = [ceildiv(found.m, hopper.M * groups) for groups in GROUPS]
-    spans = [span for span in SPAN if not found.is_open and any(h % span == 0 for h in heights)]
+    # Beside producers, consumer warpgroups have half of a block's threads.
+    several = doublings(sm.block_threads // hopper.THREADS // 2)
+    heights = [ceildiv(found.m, hopper.M * groups) for groups in several]
+    spans = [
+        span for span in SPAN_TILES if not found.is_open and any(h % span == 0 for h in heights)
+    ]
     boxes = ceildiv(found.k, found.depth)
     meets = not (found.is_open or found.windows)
-    once = any(_streams_b(found, groups, span) for groups in GROUPS for span in spans)
+    once = any(_streams_b(found, groups, span) for groups in several for span in spans)
     return {
-        "groups": GROUPS,
-        "block_n": BLOCK_N,
+        "groups": several,
+        "block_n": BLOCK_COLUMNS,
         "slots": SLOTS,
-        "span": spans or SPAN[:1],
+        "span": spans or SPAN_TILES[:1],
         "split_k": [s for s in splits(sm) if s == 1 or found.k % (s * found.depth) == 0],
         "boxes": [at for at in BOXES if boxes % at == 0]
         if not (found.along_n or found.along_m)
@@ -413,36 +412,35 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     brings = c["cluster"] > cluster
     meets = np.where(brings, c["cluster"] // 2 - 1, 0) * sm.multicast_latency_cycles
     # One slot is in use while the others are filled; barriers between roles add latency.
-    waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
+    waiting = sm.slot_latency_cycles / (c["slots"] - 1)
     flying = busy * c["slots"] * slot
     rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.own_memory_bytes_per_cycle)
     rate = np.minimum(rate * gain, flying / sm.global_latency_cycles)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
-    # Partial sums are written a quarter of a line at a time, and read again.
-    parts = 12.0 * found.batch * found.m * found.n * split
+    # Partial sums are written a quarter of a line at a time, as if twice, and read again.
+    parts = (2.0 + 1.0) * SUM_BYTES * found.batch * found.m * found.n * split
     through_tiles = waves * steps * (np.maximum(np.maximum(per_step, narrow), waiting) + meets)
     brought = waves * steps * (narrow + meets)
-    kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
+    kept = SUM_BYTES * rows * c["block_n"] / sm.cluster_bytes_per_cycle
     # Stream-K: partial sums of a shared tile go through memory, after a flag, from each other
     # block.
     others = np.minimum(np.ceil(sm.count / tiles), steps)
-    given = 4.0 * sm.meeting_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
-        sm.l2_bytes_per_cycle
-    )
+    handed_on = (1 + others) * SUM_BYTES * rows * c["block_n"]
+    given = sm.handover_cycles + handed_on / sm.l2_bytes_per_cycle
     # Stream-K blocks are at different steps of k, so they do not reuse each other's tiles in L2.
     alone = np.where(shares, waves, waves / c["span"])
     follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
     # When memory or L2 is the bottleneck, jitter stalls the tensor cores: less with more slots.
-    late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
+    late = sm.jitter_cycles * steps / c["slots"]
     return Cost.of(
         products=np.maximum(through_tiles, np.maximum(brought, operands / rate) + late),
         start=sm.global_latency_cycles,
-        store=1.0 * rows * c["block_n"] / 64 / cluster,
+        store=1.0 * rows * c["block_n"] / sm.stored_elements_per_cycle / cluster,
         exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)
         + np.where(shares, given, 0.0)
         + np.where(brings, sm.global_latency_cycles, 0.0),
         epilogue=np.where(c["pingpong"] > 0, 1.0, np.ceil(waves)) * follows / cluster,
-        l2=alone * steps * c["boxes"] * 40.0,
+        l2=alone * steps * c["boxes"] * sm.l2_step_cycles,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
         anew=_repack_cycles(found.stored_bytes, found.stored_count, sm),
     )
@@ -639,17 +637,15 @@ def _pad_to_tiles(
     whether no padding was needed."""
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
+    tiles = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
     nest = operands.nest
-    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
+    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in tiles.items()):
         return consumers, [], True
-    copies, crops = padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+    copies, stores = padded(sch, c, tiles, consumers)
     done = []
     for copy in copies:
         done += _pad_operand(sch, copy, context)
-    return consumers or crops, done, False
+    return stores, done, False
 
 
 def _pad_operand(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:

@@ -15,28 +15,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import extent_of, try_extent
-from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.parts import depth_of, extent_of, try_extent
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share_among_threads
 from tilewright.rules.match.nest import (
     Access,
     Nest,
     block_of,
     fused,
+    guess,
     inner_nest,
     is_expression,
     total,
 )
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SCAN, Buffer
@@ -101,10 +101,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def _elements(buffer: Buffer) -> int:
-    count = 1
-    for dim in buffer.shape:
-        count *= int(dim.value) if isinstance(dim, Const) else 256
-    return count
+    return math.prod(guess(dim, {}) for dim in buffer.shape)
 
 
 def _is_contiguous_along(nest: Nest, largest: Access, at: int) -> bool:
@@ -142,26 +139,32 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     """The candidate distributions: those without a tail of results."""
     sm = multiprocessor_of(context.target)
-    parts = [64, 8, 16, 32, 128]  # besides divisors of the length
+    words, least = sm.access_words, 2 * sm.access_words
+    # Besides divisors of the length.
+    parts = [*preferring(2 * sm.warp, doublings(sm.issuing_threads, least))]
     most = sm.block_threads // 2
     shared = sm.registers // sm.block_threads // 2  # registers for the loads in flight
-    alone = sm.registers // sm.block_threads - 24
-    parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
+    alone = sm.registers // sm.block_threads - sm.address_registers
+    parts += [n for n in range(least + 1, most + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
-    fitting = [n for n in (1, 2, 4) if n * found.element_bytes <= sm.access_bytes]
+    fitting = [n for n in doublings(words) if n * found.element_bytes <= sm.access_bytes]
     whole = [n for n in fitting if found.last % n == 0]
+
+    unrolled = (words, MAX_TURNS, *range(words + 1, MAX_TURNS))
 
     def legal(c: Columns) -> Column:
         threads = c["lanes"] * c["parts"]
         wide = c["lanes"] * c["vector"]
         fits = (threads >= 2 * sm.warp) & (threads <= sm.block_threads)
         each = -(-found.length // c["parts"])
-        fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
-        fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
+        fits &= (c["parts"] <= max(found.length // 2, least)) & (
+            -(-found.length // each) == c["parts"]
+        )
+        fits &= threads * c["vector"] * WORD_BYTES <= sm.static_shared_bytes
         # A block alone on its multiprocessor has all its registers.
         is_alone = found.results <= wide * sm.count
         fits &= c["unroll"] * c["vector"] <= np.where(is_alone, alone, shared)
-        fits &= is_alone | (c["unroll"] < alone // sm.access_words)
+        fits &= is_alone | (c["unroll"] < alone // words)
         result: Column = fits & (found.last % wide == 0)
         return result
 
@@ -171,7 +174,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "lanes": lanes,
             "vector": whole,
             "parts": parts,
-            "unroll": (8, 4, 16, *[n for n in range(5, 16) if n != 8], alone // sm.access_words),
+            "unroll": (*preferring(least, unrolled), alone // words),
         },
         legal,
     )
@@ -184,7 +187,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     warps = -(-threads // sm.warp)
     blocks = -(-found.last // wide) * (found.results // found.last)
     busy = np.minimum(blocks, sm.count)
-    registers = 24 + 1.3 * c["unroll"] * (c["vector"] + 1)
+    registers = sm.address_registers + sm.load_registers * c["unroll"] * (c["vector"] + 1)
     ready = np.minimum(sm.threads, sm.registers / registers) // (warps * sm.warp)
     resident = np.clip(ready, 1, -(-blocks // sm.count))
     waves = -(-blocks // (sm.count * resident))
@@ -193,20 +196,26 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         run = wide * found.element_bytes
         fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
         # Memory is read two sectors at a time.
-        fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)
+        fetched = fetched * np.where(run < 2 * sm.sector_bytes, sm.lone_sector_ratio, 1.0)
         moved = moved * fetched / run
     turns = -(-found.length // c["parts"])
     # Loads that leave others over have no registers, and come one by one.
     is_whole = (turns <= c["unroll"]) | (turns % c["unroll"] == 0)
     rounds = np.where(is_whole, -(-turns // c["unroll"]), turns)
     balance = np.ceil(blocks / sm.count) * busy / blocks
-    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / 3)
-    issued = waves * resident * warps * turns * (4 + 2 * c["vector"]) / sm.warps_issued_per_cycle
-    tail = np.where(found.length % c["parts"] > 0, 1.05, 1.0)
+    rate = np.minimum(
+        sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / sm.l2_to_memory_ratio
+    )
+    # Loops are unrolled twice at least; an element is converted and multiplied.
+    each = sm.access_instructions + sm.turn_instructions // 2 + 2 * c["vector"]
+    issued = waves * resident * warps * turns * each / sm.warps_issued_per_cycle
+    exchange = 2 * (sm.shared_latency_cycles + sm.barrier_cycles)  # of the parts
+    loop = sm.access_instructions + sm.turn_instructions
+    tail = np.where(found.length % c["parts"] > 0, sm.mask_ratio, 1.0)
     return Cost.of(
         memory=np.maximum(moved * balance / rate, issued) * tail,
         latency=waves * sm.global_latency_cycles * rounds,
-        gather=waves * (100.0 + 6.0 * c["parts"]),
+        gather=waves * (exchange + loop * c["parts"]),
     )
 
 
@@ -223,40 +232,18 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     prologue = [before for before in sch.get_producers(reference) if before not in done]
     for before in prologue:
         _inline_producers(sch, before)
-    nest: Any = own_nest(sch, reference)
+    nest = own_nest(sch, reference)
     assert nest is not None
-    kept = found.kept
     part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [None, each])
     partial = sch.rfactor(part, 0)
-    left = own_nest(sch, reference) or nest
-    own = [left.loops[at] for at in nest.spatial]
-    units = [loop for at, loop in zip(nest.spatial, own, strict=True) if at not in kept]
-    others = [own[nest.spatial.index(at)] for at in kept[:-1]]
-    block, lane = sch.split(own[nest.spatial.index(kept[-1])], [None, wide])
-    sch.reorder(*units, *others, block, lane)
-    followed = fuse_epilogue(sch, reference, lane)
-    row = fused(sch, [*others, block])
-    sch.bind(row, "blockIdx.x")
-    sch.compute_at(partial, row)
-    threads = plan.lanes * plan.parts
-    depth = depth_of(sch, partial, row)
-    inside = inner_nest(sch, partial, depth)
-    assert inside is not None
-    part, near = inside.loops[0], inside.loops[1 + kept[-1]]
-    neighbour, elements = sch.split(near, [plan.lanes, plan.vector])
-    taken = (part.var, neighbour.var, elements.var)
-    rest = [loop for loop in sch.get_loops(partial)[depth:] if loop.var not in taken]
-    sch.reorder(part, neighbour, *rest, elements)
-    thread = sch.fuse(part, neighbour)
-    sch.set_scope(partial, 0, "shared")
-    store = sch.cache_write(partial, 0, "local")
-    sch.reverse_compute_at(store, thread)
-    sch.bind(thread, "threadIdx.x")
-    start = sch.decompose_reduction(partial, rest[-1])
+    row, followed = _bind_results(sch, found, plan, nest)
+    store, along, elements = _bind_parts(sch, found, plan, partial, row)
+    start = sch.decompose_reduction(partial, along)
     is_split = found.packed is not None and found.length % each == 0
     first = _prefetch_all(sch, partial, row, plan, each, is_split) if prologue else ()
-    asked = [*first, *_prefetch_some(sch, partial, rest[-1], plan)]
+    asked = [*first, *_prefetch_some(sch, partial, along, plan)]
     sch.attempt(sch.unroll, elements)
+    threads = plan.lanes * plan.parts
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
     _, each_lane = sch.split(lane, [-(-wide // threads), threads])
     sch.bind(each_lane, "threadIdx.x")
@@ -266,6 +253,43 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         share_among_threads(sch, sch.get_loops(before)[depth_of(sch, before, row) :], threads)
     sch.attempt(sch.unroll, summed)  # hoists the predicate of the threads that add up
     return (*done, *prologue, start, partial, store, *asked, reference, *followed)
+
+
+def _bind_results(
+    sch: Schedule, found: Found, plan: Plan, nest: Nest
+) -> tuple[LoopRef, list[BlockRef]]:
+    """Distribute the results over blocks. Returns the loop over blocks, and what stores results."""
+    left = own_nest(sch, found.reference) or nest
+    units = [left.loops[at] for at in nest.spatial if at not in found.kept]
+    *others, last = [left.loops[at] for at in found.kept]
+    block, lane = sch.split(last, [None, plan.lanes * plan.vector])
+    sch.reorder(*units, *others, block, lane)
+    followed = fuse_epilogue(sch, found.reference, lane)
+    row = fused(sch, [*others, block])
+    sch.bind(row, "blockIdx.x")
+    return row, followed
+
+
+def _bind_parts(
+    sch: Schedule, found: Found, plan: Plan, partial: BlockRef, row: LoopRef
+) -> tuple[BlockRef, LoopRef, LoopRef]:
+    """Distribute the parts of k over a block's threads. Returns what stores them in shared memory,
+    a thread's loop over k, and that over its neighbouring results."""
+    sch.compute_at(partial, row)
+    depth = depth_of(sch, partial, row)
+    inside = inner_nest(sch, partial, depth)
+    assert inside is not None
+    part, near = inside.loops[0], inside.loops[1 + found.kept[-1]]
+    neighbour, elements = sch.split(near, [plan.lanes, plan.vector])
+    taken = (part.var, neighbour.var, elements.var)
+    rest = [loop for loop in sch.get_loops(partial)[depth:] if loop.var not in taken]
+    sch.reorder(part, neighbour, *rest, elements)
+    thread = sch.fuse(part, neighbour)
+    sch.set_scope(partial, 0, "shared")
+    store = sch.cache_write(partial, 0, "local")
+    sch.reverse_compute_at(store, thread)
+    sch.bind(thread, "threadIdx.x")
+    return store, rest[-1], elements
 
 
 def _pack(
@@ -338,8 +362,7 @@ def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan)
         try:
             copy = sch.cache_read(partial, at, "local")
             sch.compute_at(copy, outer)
-            depth = [loop.var for loop in sch.get_loops(copy)].index(outer.var) + 1
-            loops = sch.get_loops(copy)[depth:]
+            loops = sch.get_loops(copy)[depth_of(sch, copy, outer) :]
             extents = [try_extent(sch, loop) for loop in loops]
             if None in extents or math.prod(filter(None, extents)) > plan.unroll * plan.vector:
                 sch.restore(point)  # a box around elements that are apart, most of them not read

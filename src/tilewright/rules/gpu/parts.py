@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
@@ -11,7 +11,7 @@ from tilewright.base.multiprocessor import LINE_BYTES
 from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Const, Expr, Var, uses_var
 from tilewright.tensor.ir import REDUCE, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
@@ -50,6 +50,11 @@ def _extent(sch: Schedule, loop: LoopRef) -> Expr:
     return next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
 
 
+def depth_of(sch: Schedule, reference: BlockRef, loop: LoopRef) -> int:
+    """The number of loops around a block down to and including one of them."""
+    return [each.var for each in sch.get_loops(reference)].index(loop.var) + 1
+
+
 def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
     """The contraction that a matched block is by now."""
     nest = nest_of(sch, reference)
@@ -59,15 +64,33 @@ def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
     return found
 
 
+def is_matrix(load: Load, row: Var, column: Var) -> bool:
+    """Whether an operand's last two indices are `row` and `column`, which no other index uses."""
+    if len(load.index) < 2:
+        return False
+    *outer, last_row, last = load.index
+    apart = not any(uses_var(at, {row, column}) for at in outer)
+    return apart and last_row is row and last is column
+
+
 def padded(
-    sch: Schedule, reference: BlockRef, multiples: Sequence[int], *, clamp: bool = False
+    sch: Schedule,
+    reference: BlockRef,
+    multiples: Mapping[int, int],
+    consumers: list[BlockRef],
+    *,
+    clamp: bool = False,
 ) -> tuple[list[BlockRef], list[BlockRef]]:
-    """Pad sizes; returns the blocks that pad operands, and those that crop results."""
-    before = _names(sch)
-    sch.pad(reference, multiples, clamp)
+    """Pad a contraction's iterators to multiples. Returns the blocks that pad operands, and those
+    that store results without the padding: the consumers, or a block that crops if there are
+    none."""
+    nest, before = contraction_of(sch, reference).nest, _names(sch)
+    sch.pad(reference, [multiples.get(at, 1) for at in nest.loops], clamp)
     added = [sch.get_block(name) for name in _names(sch) if name not in before]
-    after = sch.get_consumers(reference)
-    return [each for each in added if each not in after], [each for each in added if each in after]
+    crops = [each for each in sch.get_consumers(reference) if each in added]
+    for crop in crops if consumers else ():
+        sch.compute_inline(crop)
+    return [each for each in added if each not in crops], consumers or crops
 
 
 def _names(sch: Schedule) -> list[str]:

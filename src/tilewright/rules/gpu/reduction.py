@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import parts_along
+from tilewright.rules.gpu.parts import depth_of, parts_along
 from tilewright.rules.gpu.threads import (
     MAX_TURNS,
     bind_flat,
@@ -137,7 +137,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm, cores = multiprocessor_of(context.target), context.target.cores
     alone = c["per_result"] == 1
     hidden = alone & (found.results >= cores * USUAL_THREADS)
-    meeting = 10.0 * sm.warps_issued_per_cycle + 4.0 * np.log2(c["per_result"])
+    meeting = 2 * sm.barrier_cycles + sm.fma_latency_cycles * np.log2(c["per_result"])
     idle = np.maximum(0.0, cores * c["threads"] - found.results) / cores
     moved = 1.0 * found.results * found.length * found.element_bytes
     blocks = found.results * c["parts"] / _results(c)
@@ -341,11 +341,11 @@ def share_parts(
         if at:
             _, thread = sch.split(own, [1, threads])
         sch.bind(thread, "threadIdx.x")
-        stored += stored_at(sch, part, thread)
-        if beside:
-            for store in stored:
-                sch.set_scope(store, 0, "shared")
-                _lay_out_in_a_line(sch, store)
+        stores = stored_at(sch, part, thread)
+        for store in stores if beside else ():
+            sch.set_scope(store, 0, "shared")
+            _lay_out_in_a_line(sch, store)
+        stored += stores
     if for_all:
         _make_local(sch, reference)
         return stored
@@ -358,12 +358,13 @@ def share_parts(
 def _lay_out_in_a_line(sch: Schedule, part: BlockRef) -> None:
     """Lay partial results of all axes out as one axis, so that a block stores only its own."""
     _, *shape = block_of(sch.function, part.name).writes[0].buffer.shape
-    if not all(isinstance(dim, Const) for dim in shape):
+    if len(shape) < 2 or not all(isinstance(dim, Const) for dim in shape):
         return
-    line, names = "0", [f"d{at}" for at in range(len(shape))]
-    for name, dim in zip(names, shape, strict=True):
-        line = f"({line}) * {dim} + {name}"
-    index_map = f"(part, {', '.join(names)}) -> (part, {line})"
+    axes = [f"d{at}" for at in range(len(shape))]
+    line = axes[0]
+    for axis, dim in zip(axes[1:], shape[1:], strict=True):
+        line = f"({line}) * {dim} + {axis}"
+    index_map = f"(part, {', '.join(axes)}) -> (part, {line})"
     sch.attempt(sch.transform_layout, part, ("write", 0), index_map)
 
 
@@ -387,11 +388,6 @@ def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> No
         share_among_threads(sch, sch.get_loops(reference)[depth:], threads)
     else:
         by_one_thread(sch, reference, threads)
-
-
-def depth_of(sch: Schedule, reference: BlockRef, row: LoopRef) -> int:
-    """The number of loops around a block down to and including `row`."""
-    return [loop.var for loop in sch.get_loops(reference)].index(row.var) + 1
 
 
 REDUCTION = Rule("reduction", Plan, match, plans, cost, apply)

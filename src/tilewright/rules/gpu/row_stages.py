@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from tilewright import sym
-from tilewright.rules.match.nest import Access, Nest, can_fuse, total
+from tilewright.base.multiprocessor import WORD_BYTES
+from tilewright.rules.match.nest import Access, Nest, block_of, can_fuse, total
 from tilewright.rules.match.rows import Stages
-from tilewright.sym import ONE, ZERO, Const
+from tilewright.sym import ONE, ZERO, Const, Expr
 from tilewright.tensor.ir import Buffer
-from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.schedule import BlockRef, Schedule
 
 
 def read_again(sch: Schedule, found: Stages) -> list[Buffer]:
@@ -31,7 +34,7 @@ def live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
     live = [0] * len(names)
     for buffer, begin in begins.items():
         for at in range(begin, names.index(readers_of(found, buffer)[-1])):
-            live[at] += length * max(buffer.dtype.size_bytes, 4)
+            live[at] += length * max(buffer.dtype.size_bytes, WORD_BYTES)
     return max(live)
 
 
@@ -47,6 +50,14 @@ def readers_of(found: Stages, buffer: Buffer) -> list[str]:
     return [name for name, nest in named if any(read.buffer is buffer for read in nest.reads)]
 
 
+def copied(sch: Schedule, found: Stages, buffer: Buffer) -> BlockRef:
+    """A copy of a parameter in registers, which all stages read in its place."""
+    first, *others = [sch.get_block(name) for name in readers_of(found, buffer)]
+    reads = block_of(sch.function, first.name).reads
+    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
+    return sch.cache_read(first, index, "local", others)
+
+
 def has_rows(found: Stages, buffer: Buffer) -> bool:
     """Whether every stage that reads a buffer reads all of it, each element at its own position."""
     for name, nest in named_stages(found):
@@ -54,7 +65,7 @@ def has_rows(found: Stages, buffer: Buffer) -> bool:
         moved = [nest.var(at) for at in axes if nest.extent(at) is not ONE]
         for read in nest.reads:
             if read.buffer is buffer and (
-                total(nest, axes) != elements_of(buffer.shape)
+                _factors(map(nest.extent, axes)) != _factors(buffer.shape)
                 or any(read.stride(var) in (None, ZERO) for var in moved)
                 or not is_in_place(nest, read)
             ):
@@ -135,11 +146,11 @@ def touched_bytes(found: Stages, buffers: Iterable[Buffer]) -> int:
     )
 
 
-def elements_of(shape: tuple[object, ...]) -> int:
-    count = 1
-    for dim in shape:
-        count *= int(dim.value) if isinstance(dim, Const) else 256
-    return count
+def _factors(extents: Iterable[Expr]) -> tuple[int, Counter[Expr]]:
+    """A number of elements: the product of static extents, and the dynamic ones."""
+    every = list(extents)
+    known = prod(int(extent.value) for extent in every if isinstance(extent, Const))
+    return known, Counter(extent for extent in every if not isinstance(extent, Const))
 
 
 def intermediates_of(found: Stages) -> list[tuple[int, int]]:

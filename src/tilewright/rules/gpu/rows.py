@@ -23,20 +23,17 @@ from tilewright.base.dtype import I64
 from tilewright.base.multiprocessor import (
     LINE_BYTES,
     USUAL_THREADS,
+    WORD_BYTES,
     Multiprocessor,
     multiprocessor_of,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.reduction import (
-    combined_parts,
-    depth_of,
-    factored,
-    finish,
-    share_parts,
-)
+from tilewright.rules.gpu.parts import depth_of, is_unit
+from tilewright.rules.gpu.reduction import combined_parts, factored, finish, share_parts
 from tilewright.rules.gpu.row_stages import (
     adjacent_axes,
     axes_inside,
+    copied,
     intermediates_of,
     is_last_axis,
     live_bytes,
@@ -59,7 +56,7 @@ from tilewright.rules.match.nest import (
 from tilewright.rules.match.rows import Stages, is_part_of_later, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Expr
 from tilewright.tensor.ir import RESIDENT, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
@@ -137,9 +134,11 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     last = all(is_last_axis(nest, found, name) for name, nest in named_stages(found))
     handed_on = intermediates_of(found)
     # Scalars per row aside; an element narrower than a word still takes a register.
-    kept = [max(size / elements, 4) * elements for elements, size in handed_on if elements > 1]
+    kept = [
+        max(size / elements, WORD_BYTES) * elements for elements, size in handed_on if elements > 1
+    ]
     again = read_again(sch, found)
-    kept += [length * max(buffer.dtype.size_bytes, 4) for buffer in again]
+    kept += [length * max(buffer.dtype.size_bytes, WORD_BYTES) for buffer in again]
     return Found(
         sink.name,
         found,
@@ -153,7 +152,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         live_bytes(found, again, length),
         sum(length * b.dtype.size_bytes * (len(readers_of(found, b)) - 1) for b in again),
         _reduced(found),
-        max(sizes, default=4),
+        max(sizes, default=WORD_BYTES),
         sum(length * buffer.dtype.size_bytes for buffer in streamed(sch, found)),
         known,
         last,
@@ -163,7 +162,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
 
 def _is_held(found: Found, threads: Any, sm: Multiprocessor) -> Any:
     """Whether the registers of so many threads hold their elements of a row."""
-    words = found.held_bytes / 4 / threads
+    words = found.held_bytes / WORD_BYTES / threads
     return found.is_whole & (words <= sm.accumulators)
 
 
@@ -189,7 +188,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
     threads = preferring(USUAL_THREADS, doublings(sm.block_threads, sm.access_words)[::-1])
     reductions = found.reduced
-    aside = LINE_BYTES * 3 * len(found.stages.members)
+    # Of each stage: partial results, those combined once, the result.
+    aside = LINE_BYTES * (1 + 2) * len(found.stages.members)
 
     combined = combined_parts(sm.block_threads)
 
@@ -212,10 +212,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         beside &= (together >= sm.warp) & (together <= sm.warp * sm.warps_issued_per_cycle)
         result &= alone | (beside & (c["rows"] > 1))
         # No prefetch for short rows, which keep memory busy anyway, nor for a single wave; and the
-        # prefetched rows must fit L2 beside what is written.
+        # prefetched rows, with as much that is written, must fit half of L2.
         wave = _wave(found, c["threads"], c["rows"], held, sm)
         near = wave * found.streamed_bytes
-        fits = (found.rows > wave) & (near > 0) & (near <= context.target.l2_bytes // 4)
+        fits = (found.rows > wave) & (near > 0) & (2 * near <= context.target.l2_bytes // 2)
         result &= (c["ahead"] == 0) | (held & alone & fits)
         return result
 
@@ -250,21 +250,21 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     turns = -(-found.length // (c["threads"] * c["vector"]))
     # A few instructions per element, and the loads once per vector.
     warps = c["threads"] * c["rows"] / sm.warp
-    issued = stages * turns * (4.0 * c["vector"] + 6.0)
+    each = sm.element_instructions * c["vector"]
+    issued = stages * turns * (each + sm.access_instructions + sm.turn_instructions)
     issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # partial sums
-    asked = (
-        8.0 + found.streamed_bytes / LINE_BYTES / c["threads"]
-    )  # addresses and lines to prefetch
+    # Two loops' addresses, and lines to prefetch.
+    asked = 2 * sm.turn_instructions + found.streamed_bytes / LINE_BYTES / c["threads"]
     issued = issued + np.where(c["ahead"] > 0, asked, 0.0)
     issued = warps * issued / sm.warps_issued_per_cycle
     # With few warps per scheduler, now and then none is ready.
     most = sm.threads / sm.warp / 2  # warps beyond which occupancy helps no more
     ready = np.minimum(resident * warps, most) / sm.warps_issued_per_cycle
     issued = issued * (ready + 1) / ready
-    handed = 2.0 * c["rows"] * found.shared_bytes / (4 * sm.shared_words_per_cycle)
+    handed = 2.0 * c["rows"] * found.shared_bytes / (WORD_BYTES * sm.shared_words_per_cycle)
     shared = np.where(held, 0.0, handed + c["rows"] * found.again_bytes / sm.l2_bytes_per_cycle)
-    steps = np.log2(c["threads"]) * 20.0 * stages  # barriers
-    alone = sm.global_latency_cycles + steps + stages * turns * 8.0
+    steps = np.log2(c["threads"]) * sm.barrier_cycles * stages
+    alone = sm.global_latency_cycles + steps + stages * turns * 2 * sm.fma_latency_cycles
     per_wave = np.maximum(resident * (issued + shared), alone)
     blocks = found.rows / c["rows"]
     work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
@@ -272,12 +272,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     memory = _read_bytes(found, sm) / np.minimum(sm.memory_bytes_per_cycle, rate)
     # Memory and issue overlap except at the starts and ends of rows. Prefetching rows halves that
     # part, at the price of requesting them twice, which costs where memory is the bottleneck.
-    apart = np.where(c["ahead"] > 0, 0.125, 0.25)
+    apart = np.where(c["ahead"] > 0, sm.unhidden_share / 2, sm.unhidden_share)
     return Cost.of(
         launch=sm.launch_cycles,
         memory=memory,
         work=np.maximum(work - (1 - apart) * memory, apart * work),
-        ahead=np.where(c["ahead"] > 0, 0.1 * memory, 0.0),
+        ahead=np.where(c["ahead"] > 0, sm.prefetch_share * memory, 0.0),
     )
 
 
@@ -289,7 +289,7 @@ def _wave(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) 
 def _resident(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
     """Blocks per multiprocessor, by registers: a thread's elements and some more. Takes numbers or
     columns."""
-    own = np.where(held, found.live_bytes / 4 / threads, 0) + sm.warp
+    own = np.where(held, found.live_bytes / WORD_BYTES / threads, 0) + sm.warp
     blocks = np.minimum(sm.threads, sm.registers // own) // (threads * rows)
     return np.clip(blocks, 1, sm.warp)
 
@@ -307,7 +307,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     names = list(stages.members)
     ahead = streamed(sch, stages) if plan.ahead else []
     if held:
-        names += [_copied(sch, stages, buffer).name for buffer in read_again(sch, stages)]
+        names += [copied(sch, stages, buffer).name for buffer in read_again(sch, stages)]
     axes = row_axes(stages)
     units = [at for at in stages.rows if at not in axes]
     order = [at for at in sink.loops if at not in stages.rows]
@@ -357,14 +357,6 @@ def _prefetch_rows(
     return asked
 
 
-def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
-    """A copy of a parameter that all stages read in its place."""
-    first, *others = [sch.get_block(name) for name in readers_of(stages, buffer)]
-    reads = block_of(sch.function, first.name).reads
-    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
-    return sch.cache_read(first, index, "local", others)
-
-
 def _stage(
     sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan, *, held: bool
 ) -> list[BlockRef]:
@@ -401,7 +393,7 @@ def _by_lanes(sch: Schedule, lanes: BlockRef, part: BlockRef) -> None:
     assert nest is not None
     turns = [nest.loops[at] for at in nest.reduce]
     own = [nest.loops[at] for at in nest.spatial if at in nest.loops]
-    (lane,) = [loop for loop in own if _extent(sch, lanes, loop) != 1]
+    (lane,) = [loop for loop in own if not is_unit(sch, loop)]
     sch.reorder(*turns, lane)
     for turn in turns:
         sch.unroll(turn)
@@ -413,7 +405,7 @@ def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan, *, h
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
     wide = [at for at in nest.loops if nest.extent(at) is not ONE]
-    wide = [at for at in wide if _extent(sch, reference, nest.loops[at]) != 1]
+    wide = [at for at in wide if not is_unit(sch, nest.loops[at])]
     between = _is_between(sch, reference)
     if not wide and between:  # computed redundantly by each thread
         sch.set_scope(reference, 0, "local")
@@ -456,12 +448,6 @@ def _is_between(sch: Schedule, reference: BlockRef) -> bool:
 def _is_single(sch: Schedule, reference: BlockRef, depth: int) -> bool:
     """Whether a stage has a scalar result per row."""
     return all(extent is ONE for extent in loop_extents(sch, reference)[depth:])
-
-
-def _extent(sch: Schedule, reference: BlockRef, loop: LoopRef) -> int:
-    at = [each.var for each in sch.get_loops(reference)].index(loop.var)
-    extent = loop_extents(sch, reference)[at]
-    return int(extent.value) if isinstance(extent, Const) else 2
 
 
 ROWS = Rule("rows", Plan, match, plans, cost, apply)

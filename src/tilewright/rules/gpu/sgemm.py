@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.base.multiprocessor import WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.intrin import ampere
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import splits
@@ -29,7 +29,9 @@ from tilewright.rules.gpu.parts import (
     contraction_of,
     copied_by,
     copy_lanes,
+    depth_of,
     extent_of,
+    is_matrix,
     padded,
     parts_along,
     stored_bytes,
@@ -39,12 +41,13 @@ from tilewright.rules.match.contraction import Contraction, contraction, multipl
 from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, Min, Var, uses_var, walk
+from tilewright.sym import ONE, Min, uses_var, walk
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 FEATURE = "cp.async"
 BLOCKS = ("block_m", "block_n")
+STAGES = (4, 3, 2)  # candidates for tiles of each operand in shared memory
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class Plan:
     thread_m: int
     thread_n: int
     stages: int  # pipeline stages: tiles of each operand in shared memory
-    split_k: int = 1
-    run_k: int = 4  # steps of k per iteration of the unrolled loop
+    split_k: int
+    run_k: int  # steps of k per iteration of the unrolled loop
 
     @property
     def threads(self) -> int:
@@ -94,20 +97,16 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if any(buffer.dtype.name != "f32" for buffer in buffers):
         return None
     (m,), (n,), (k,) = rows, found.n, found.k
-    sides = ((found.a, nest.var(m)), (found.b, nest.var(n)))
-    if not all(_is_matrix(load, {side, nest.var(k)}) for load, side in sides):
-        return None
+    depth = nest.var(k)
+    for load, side in ((found.a, nest.var(m)), (found.b, nest.var(n))):
+        if not is_matrix(load, side, depth) and not is_matrix(load, depth, side):
+            return None
     sizes = nest.guess(m), nest.guess(n), nest.guess(k)
     if min(sizes[:2]) < multiprocessor_of(context.target).warp:
         return None
     whole = found.guess(tuple(nest.spatial))
-    along_k = (found.a.index[-1] is nest.var(k), found.b.index[-1] is nest.var(k))
+    along_k = (found.a.index[-1] is depth, found.b.index[-1] is depth)
     return Found(reference, whole // (sizes[0] * sizes[1]), *sizes, along_k)
-
-
-def _is_matrix(load: Load, inner: set[Var]) -> bool:
-    """Whether the last two indices are the two variables, in either order."""
-    return len(load.index) > 1 and set(load.index[-2:]) == inner
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -144,9 +143,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "block_k": preferring(2 * words, doublings(sm.warp, words)),
             "thread_m": (2 * words, words),
             "thread_n": (2 * words, words),
-            "stages": (4, 3, 2),
+            "stages": STAGES,
             "split_k": splits(sm),
-            "run_k": (4 * words, 2 * words, words),
+            "run_k": doublings(sm.warp // 2, words)[::-1],
         },
         legal,
     )
@@ -164,7 +163,9 @@ def _threads(c: Columns) -> Column:
 
 def _shared_bytes(c: Columns, words: int) -> Column:
     """Shared memory of f32 tiles, rows of k padded by an access."""
-    sides = [stored_bytes(4 * c["stages"] * c["block_k"] * (c[side] + words)) for side in BLOCKS]
+    sides = [
+        stored_bytes(WORD_BYTES * c["stages"] * c["block_k"] * (c[side] + words)) for side in BLOCKS
+    ]
     found: Column = sides[0] + sides[1]
     return found
 
@@ -177,7 +178,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
     sums = c["thread_m"] * c["thread_n"]
-    registers = sums + 3 * (c["thread_m"] + c["thread_n"]) + sm.warp // 2
+    # Operands of two steps of k, and copies in flight.
+    registers = sums + (2 + 1) * (c["thread_m"] + c["thread_n"]) + sm.warp // 2
     resident = np.minimum(
         sm.shared_bytes // _shared_bytes(c, words), sm.registers // (threads * registers)
     )
@@ -188,14 +190,14 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
     warps = resident * threads / sm.warp
     multiplied = np.ceil(warps / sm.warps_issued_per_cycle) * c["block_k"] * sums
-    copied = resident * words * moved / sm.copied_bytes_per_cycle
+    copied = resident * WORD_BYTES * moved / sm.copied_bytes_per_cycle
     # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
     read = warps * words * c["block_k"] * loads
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
     busy = np.maximum(np.maximum(multiplied + copied + sm.step_cycles, read), waiting)
     through_tiles = waves * steps * busy
-    operands = 4.0 * found.batch * (found.m + found.n) * found.k
-    parts = 8.0 * found.batch * found.m * found.n * split
+    operands = 1.0 * WORD_BYTES * found.batch * (found.m + found.n) * found.k
+    parts = 2.0 * WORD_BYTES * found.batch * found.m * found.n * split  # written, and read again
     return Cost.of(
         arithmetic=np.maximum(through_tiles, operands / sm.memory_bytes_per_cycle),
         start=waves * sm.global_latency_cycles,
@@ -220,14 +222,11 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 def _repeat_last_rows(sch: Schedule, reference: BlockRef, plan: Plan) -> None:
     """Pad m and n to whole tiles; stores are guarded."""
-    found, consumers = contraction_of(sch, reference), sch.get_consumers(reference)
+    found = contraction_of(sch, reference)
     m, n = _sides(found)
     blocks = {m: plan.block_m, n: plan.block_n}
-    if all(found.nest.guess(at) % by == 0 for at, by in blocks.items()):
-        return
-    _, crops = padded(sch, reference, [blocks.get(at, 1) for at in found.nest.loops], clamp=True)
-    for crop in crops if consumers else ():
-        sch.compute_inline(crop)
+    if any(found.nest.guess(at) % by for at, by in blocks.items()):
+        padded(sch, reference, blocks, sch.get_consumers(reference), clamp=True)
 
 
 def _sides(found: Contraction) -> tuple[int, int]:
@@ -256,7 +255,7 @@ def _tiled(
     for copy, load, thread in ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n)):
         sch.compute_at(copy, ko)
         along_k = uses_var(load.index[-1], {nest.var(k)})
-        lanes = 1 if along_k else copy_lanes(sch, copy, 4 * words)
+        lanes = 1 if along_k else copy_lanes(sch, copy, sm.access_bytes)
         _lay_out(sch, copy, thread, words, along_k=along_k)
         _copy(sch, copy, ko, plan.threads, lanes)
     start = sch.decompose_reduction(reference, ko)
@@ -285,7 +284,7 @@ def _lay_out(sch: Schedule, copy: BlockRef, thread: int, words: int, *, along_k:
     order = f"{along}, {side} // {words} % {thread // words}, {side} // {thread}, {side} % {words}"
     order = ", ".join((*outer, order))
     sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, first, last))}) -> ({order})")
-    sch.storage_align(copy, 0, -4, 2 * words, words)
+    sch.storage_align(copy, 0, axis=-4, factor=2 * words, offset=words)
 
 
 def _store(sch: Schedule, store: BlockRef, words: int) -> None:
@@ -299,9 +298,8 @@ def _store(sch: Schedule, store: BlockRef, words: int) -> None:
 
 def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
     """Copy a tile asynchronously, `lanes` elements per access."""
-    loops = sch.get_loops(copy)
-    depth = [loop.var for loop in loops].index(ko.var) + 1
-    turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
+    own = sch.get_loops(copy)[depth_of(sch, copy, ko) :]
+    turn, thread, run = sch.split(fused(sch, own), [None, threads, lanes])
     sch.bind(thread, "threadIdx.x")
     sch.tensorize(run, ampere.run_of("f32", lanes))
     if extent_of(sch, turn) > 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
+from tilewright.base.multiprocessor import MAX_THREADS, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import Spatial, ThreadsPlan, bind_flat, spatial_nest, units_first
 from tilewright.rules.match.nest import is_expression, total
@@ -22,9 +22,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Spatial |
 
 
 def plans(found: Spatial, context: RuleContext) -> Space[ThreadsPlan]:
-    return Space(
-        ThreadsPlan, {"threads": preferring(USUAL_THREADS, doublings(4 * USUAL_THREADS, WARP))}
-    )
+    return Space(ThreadsPlan, {"threads": preferring(USUAL_THREADS, doublings(MAX_THREADS, WARP))})
 
 
 def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:

@@ -45,9 +45,9 @@ def spatial_nest(sch: Schedule, reference: BlockRef) -> Spatial | None:
 def own_nest(sch: Schedule, reference: BlockRef) -> Nest | None:
     """A block with its own loops, below loops that it shares with others: those run on the host,
     launching kernel after kernel, as the steps of a recurrence do."""
-    as_kernel_of_one_thread = nest_of(sch, reference)
-    if as_kernel_of_one_thread is not None:
-        return as_kernel_of_one_thread
+    alone = nest_of(sch, reference)
+    if alone is not None:
+        return alone
     path = find_block(sch.function, reference.name)
     assert path is not None
     loops = [stmt for stmt in path if isinstance(stmt, For)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import ceildiv
+from tilewright.rules.gpu.parts import ceildiv, depth_of
 from tilewright.rules.gpu.threads import share_among_threads
 from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -139,8 +139,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.compute_at(copy, block)
     # Threads that write a row of the result read a column of the tile: pad against bank conflicts.
     sch.attempt(sch.storage_align, copy, 0, found.axis, WARP, 1)
-    depth = [loop.var for loop in sch.get_loops(copy)].index(block.var) + 1
-    share_among_threads(sch, sch.get_loops(copy)[depth:], plan.threads)
+    share_among_threads(sch, sch.get_loops(copy)[depth_of(sch, copy, block) :], plan.threads)
     share_among_threads(sch, own, plan.threads)
     return (copy, found.reference)
 

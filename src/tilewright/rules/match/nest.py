@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tilewright import sym
-from tilewright.graph.rates import NOMINAL
+from tilewright.base.extents import ASSUMED, likely_extent
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var
 from tilewright.tensor.ir import (
     REDUCE,
@@ -31,11 +31,6 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, exprs, walk
-
-# Assumed values of dynamic sizes in estimates: of any extent (as in the graph), and of
-DYNAMIC_EXTENT = NOMINAL
-DYNAMIC_SPATIAL = 224  # the height or width of an image
-DYNAMIC_SEQUENCES = 4  # a batch of sequences
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class Nest:
 
     def guess(self, at: int) -> int:
         """The extent, or what is assumed of a dynamic one."""
-        return self.assumed(at, DYNAMIC_EXTENT)
+        return self.assumed(at, ASSUMED.elements)
 
     def assumed(self, at: int, unknown: int) -> int:
         """The extent; for a dynamic one, the likely value in its range, or `unknown` without a
@@ -97,7 +92,7 @@ class Nest:
     def positions(self, at: int) -> int:
         """The extent of a spatial axis of an image. Dynamic ones are evaluated with one assumed
         image size, so that successive layers divide the same number."""
-        return self.computed(at, DYNAMIC_SPATIAL)
+        return self.computed(at, ASSUMED.image_pixels)
 
     def computed(self, at: int, unknown: int) -> int:
         """The extent, evaluated with likely values of dynamic sizes, or `unknown` for those without
@@ -127,6 +122,11 @@ class Nest:
         """Whether some of these extents are dynamic."""
         return not all(isinstance(self.extent(at), Const) for at in positions)
 
+    def has_range(self, positions: Sequence[int]) -> bool:
+        """Whether all dynamic sizes in these extents have a likely value."""
+        sizes = sym.free_vars(*(self.extent(at) for at in positions))
+        return all(size in self.likely for size in sizes)
+
     def touched(self, buffer: Buffer) -> int:
         """The elements of a buffer that all iterations touch, at most: of a slice not all of it."""
         own = [access.offset for access in self.accesses if access.buffer is buffer]
@@ -151,8 +151,9 @@ def total(nest: Nest, part: Sequence[int]) -> int:
     return out
 
 
-def guess(extent: Expr) -> int:
-    return assumed(extent, DYNAMIC_EXTENT, {})
+def guess(extent: Expr, likely: Mapping[Var, int]) -> int:
+    """An extent, or what is assumed of a dynamic one."""
+    return assumed(extent, ASSUMED.elements, likely)
 
 
 def assumed(extent: Expr, unknown: int, likely: Mapping[Var, int]) -> int:
@@ -166,8 +167,7 @@ def assumed(extent: Expr, unknown: int, likely: Mapping[Var, int]) -> int:
 
 
 def likely_sizes(fn: Function) -> dict[Var, int]:
-    """Likely values of sizes that a function bounds from both sides: the geometric mean of the
-    bounds, since ranges span orders of magnitude."""
+    """Likely values of sizes that a function bounds from both sides."""
     least: dict[Var, int] = {}
     most: dict[Var, int] = {}
     for cond in fn.requires:
@@ -176,11 +176,7 @@ def likely_sizes(fn: Function) -> dict[Var, int]:
                 least[size] = max(least.get(size, 0), int(low.value))
             case sym.Le(Size() as size, Const() as high):
                 most[size] = min(most.get(size, int(high.value)), int(high.value))
-    return {
-        size: round(math.sqrt(max(1, least[size]) * max(1, most[size])))
-        for size in most
-        if size in least
-    }
+    return {size: likely_extent(least[size], most[size]) for size in most if size in least}
 
 
 def accesses_of(block: Block) -> Iterator[Access]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewright.base.extents import ASSUMED
 from tilewright.graph.winograd import (
     COLUMNS,
     HALF,
@@ -16,7 +17,7 @@ from tilewright.graph.winograd import (
 )
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.epilogue import epilogue_blocks
-from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, attempt, block_of, nest_of
+from tilewright.rules.match.nest import Nest, attempt, block_of, nest_of
 from tilewright.sym import ONE, Add, Const, Expr, Mul, Sub, free_vars
 from tilewright.tensor.ir import Load, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -56,7 +57,7 @@ class Parts:
         return _is_last(self.product)
 
 
-def number(expr: Expr, unknown: int = DYNAMIC_EXTENT) -> int:
+def number(expr: Expr, unknown: int = ASSUMED.elements) -> int:
     return int(expr.value) if isinstance(expr, Const) else unknown
 
 

@@ -685,10 +685,10 @@ static int32_t run_bound(const recording *of, const void *const *inputs, void *c
   }
   int32_t code = run_body(of, of->variant->bodies);
   if (code != TW_OK) return code;
-  for (int32_t i = 0; i < n_outputs; ++i) {
-    int32_t at = n_inputs + i;
+  for (int32_t at = n_inputs - of->model->n_states; at < n_inputs + n_outputs; ++at) {
     if (bound[at] != on->staged[at] || !bytes[at]) continue;
-    TRY("cuMemcpyDtoH", tw_cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], of->stream));
+    void *target = at < n_inputs ? (void *)(uintptr_t)inputs[at] : outputs[at - n_inputs];
+    TRY("cuMemcpyDtoH", tw_cu.copy_out(target, bound[at], (size_t)bytes[at], of->stream));
     waits = true;
   }
   if (waits) {

@@ -362,6 +362,7 @@ typedef struct {
   void **instance;
   int64_t weights_bytes, arena_bytes; /* of the largest variant */
   int32_t n_modules, n_kernels, n_variants, n_sizes, n_inputs, n_outputs;
+  int32_t n_states; /* the last inputs, which a call updates */
 } tw_cuda_model;
 
 /* Run a model and wait for its results. The environment variable TILEWRIGHT_CUDA_DRIVER names the

@@ -49,7 +49,8 @@ class Level:
     """One level of concurrency. `phases` holds the current phase of each group of lanes."""
 
     __slots__ = ("advances", "kind", "loop", "phases")
-    _next = itertools.count().__next__  # no two groups are ever in the same phase; later is greater
+    # No two groups are ever in the same phase, and none is in phase 0; later is greater.
+    _next = itertools.count(1).__next__
 
     def __init__(self, kind: str, groups: int, loop: Var | None = None) -> None:
         self.kind = kind

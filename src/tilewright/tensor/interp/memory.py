@@ -118,11 +118,12 @@ class Shadow:
 
     def __init__(self, size: int) -> None:
         self.latest_read = self.latest_write = -1
-        self.write_phase = np.full(size, -1)
-        self.writer = np.full(size, -1)
-        self.read_phase = np.full(size, -1)
-        self.reader = np.full(size, -1)
-        self.reader_too = np.full(size, -1)  # another reader of the same phase, -1 if none
+        # No phase is 0, and pages that nobody touches cost nothing.
+        self.write_phase = np.zeros(size, np.int64)
+        self.writer = np.zeros(size, np.int64)
+        self.read_phase = np.zeros(size, np.int64)
+        self.reader = np.zeros(size, np.int64)
+        self.reader_too = np.zeros(size, np.int64)  # of the same phase; -1 if there is none
 
 
 def garbage(buffer: Buffer) -> Any:

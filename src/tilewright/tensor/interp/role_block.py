@@ -62,10 +62,11 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.roles import GROUP_THREADS, GROUP_WARPS, LAG, PREFETCH, TILE_SCOPE
-from tilewright.tensor.scopes import GLOBAL
+from tilewright.tensor.scopes import GLOBAL, Owner, memory_of
 from tilewright.tensor.visit import exprs, replace_buffers, walk
 
 COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
+SHARING = (Owner.BLOCK, Owner.CLUSTER)  # of memory with one copy for all roles
 ANYTHING = 12345  # what products read behind a low tile
 SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
 Prepare = Callable[[Function], Callable[..., None]]  # what runs a function without roles
@@ -262,7 +263,7 @@ class Block:
         size = 1
         for dim in buffer.shape:
             size *= value_of(dim, agent.env)
-        if buffer.scope.startswith("shared"):
+        if memory_of(buffer.scope).owner in SHARING:
             if buffer not in self.memory:
                 self.memory[buffer] = np.zeros(size, buffer.dtype.numpy)
         else:

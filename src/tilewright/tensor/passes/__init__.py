@@ -35,6 +35,7 @@ from tilewright.tensor.passes.place_allocations import place_allocations
 from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
 from tilewright.tensor.passes.prefetch_epilogue import prefetch_epilogue
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
+from tilewright.tensor.passes.reuse_results import reuse_results
 from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.share_copies import share_copies
 from tilewright.tensor.passes.simplify_program import simplify_program
@@ -53,6 +54,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     lower_blocks,
     expand_updates,
     place_allocations,
+    reuse_results,
     compact_buffers,
     pipeline_loops,
     interleave_loops,

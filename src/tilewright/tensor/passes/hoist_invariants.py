@@ -53,7 +53,7 @@ class _Hoist(Rewriter):
         self.quotients: list[dict[Expr, int]] = [{}]  # per depth: quotient -> depth of its value
         self.nonzero: dict[Expr, int] = {}  # nonzero divisors -> from which depth on
         self.stop: Expr = sym.ZERO  # of the loop being entered
-        self.has_candidate = sym.Holds(_is_worth_a_name)
+        self.has_candidate = sym.holds(_is_worth_a_name)
         # GPU threads have no registers to spare for quotients by dynamic sizes.
         self.is_for_threads = any(
             isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body)

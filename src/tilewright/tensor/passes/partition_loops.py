@@ -95,7 +95,7 @@ def partition_loops(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=Seq(()) if body is None else body)
 
 
-_selects = sym.Holds(lambda node: isinstance(node, Select))
+_selects = sym.holds(lambda node: isinstance(node, Select))
 
 
 def _conditions_of(stmt: Stmt) -> list[Expr]:

@@ -15,7 +15,7 @@ import operator
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.multiprocessor import LOADS_AHEAD
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.sym import Expr, Var
 from tilewright.tensor.ir import Buffer, Function, Let, Load, MaskedLoad, Seq, Stmt, Store, seq
@@ -27,13 +27,17 @@ SUMS = ("wgmma.rows", "wgmma.sum")  # scopes of accumulators
 
 
 def prefetch_epilogue(fn: Function, ctx: PassContext) -> Function:
-    body = _Runs()(fn.body)
+    body = _Runs(multiprocessor_of(ctx.target).loads_ahead)(fn.body)
     assert body is not None
     return fn if body is fn.body else replace(fn, body=body)
 
 
 class _Runs(Rewriter):
     tracks = False
+
+    def __init__(self, distance: int) -> None:
+        super().__init__()
+        self.distance = distance
 
     def visit_seq(self, stmt: Seq) -> Stmt | None:
         done: list[Stmt | None] = []
@@ -42,7 +46,7 @@ class _Runs(Rewriter):
             if isinstance(each, Store) and _is_of_sums(each):
                 run.append(each)
                 continue
-            done += _ahead(run) if len(run) > 1 else run
+            done += _ahead(run, self.distance) if len(run) > 1 else run
             run = []
             done.append(None if each is None else self(each))
         kept = [each for each in done if each is not None]
@@ -55,7 +59,7 @@ def _is_of_sums(store: Store) -> bool:
     return any(load.buffer.memory.name in SUMS for load in loads(store.value))
 
 
-def _ahead(run: list[Store]) -> list[Stmt]:
+def _ahead(run: list[Store], distance: int) -> list[Stmt]:
     """The stores of a run, each after the loads of some that follow it."""
     written = {store.buffer for store in run}
     names: dict[Expr, Var] = {}
@@ -73,8 +77,8 @@ def _ahead(run: list[Store]) -> list[Stmt]:
     body: list[Stmt] = []
     for at in reversed(range(len(run))):
         step = replace(run[at], value=sym.rewrite(run[at].value, rule))
-        soon = turns[at + LOADS_AHEAD] if at + LOADS_AHEAD < len(run) else []
-        first = [load for turn in turns[:LOADS_AHEAD] for load in turn] if at == 0 else []
+        soon = turns[at + distance] if at + distance < len(run) else []
+        first = [load for turn in turns[:distance] for load in turn] if at == 0 else []
         body = [_named([*first, *soon], names, seq(step, *body))]
     return body
 

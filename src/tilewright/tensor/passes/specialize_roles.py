@@ -43,7 +43,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.dtype import INDEX, U64
 from tilewright.base.errors import Unsupported
-from tilewright.base.multiprocessor import NEAR_BYTES
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.bulk_copies import called, copied_bytes, heights, is_copy, target_of
@@ -103,15 +103,15 @@ LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many fea
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     if not rings(fn.body):
         return fn
-    weights = weights_of(fn)
+    weights, near_bytes = weights_of(fn), multiprocessor_of(ctx.target).near_bytes
 
     def change(kernel: For) -> Stmt:
-        return _specialized(kernel, weights) if rings(kernel) else kernel
+        return _specialized(kernel, weights, near_bytes) if rings(kernel) else kernel
 
     return replace(fn, body=rewrite_kernels(fn.body, change))
 
 
-def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
+def _specialized(kernel: For, weights: set[Buffer], near_bytes: int) -> Stmt:
     nest: list[For] = []
     body: Stmt = kernel
     while isinstance(body, For) and body.kind == THREAD:
@@ -137,7 +137,8 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     else:
         nest, body = longest_first(nest, body)
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    roles = _Roles(kernel, body, count * turns, spans, weights, axes.get(CLUSTER_AXIS), shares)
+    cluster = axes.get(CLUSTER_AXIS)
+    roles = _Roles(kernel, body, count * turns, spans, weights, cluster, shares, near_bytes)
     made = roles.program(among, lane)
     inner = For(
         among, ZERO, sym.const(count * turns + 1), made, THREAD, "threadIdx.y", (), kernel.loc
@@ -182,6 +183,7 @@ class _Roles:
         weights: set[Buffer],
         cluster: For | None,
         shares: Shares | None,
+        near_bytes: int,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -200,7 +202,7 @@ class _Roles:
             for loop in loops
             if not sym.prove(sym.le(ONE, sym.simplify(loop.extent)), ctx)
         ]
-        self.ahead = self._steps_ahead()
+        self.ahead, self.near_bytes = self._steps_ahead(), near_bytes
         tiles = [
             stmt.buffer
             for stmt in walk(body)
@@ -495,7 +497,7 @@ class _Roles:
         if not self.ahead or self.shares is not None or not isinstance(steps, Const):
             return []
         weights = self._copied(self.ring.body, weights=True)
-        last = min(int(steps.value), self.ahead + NEAR_BYTES // copied_bytes(weights))
+        last = min(int(steps.value), self.ahead + self.near_bytes // copied_bytes(weights))
         if last == self.ahead:
             return []
         later, brought = sym.var("later"), rewrite(weights, _to_l2)

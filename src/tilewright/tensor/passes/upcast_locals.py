@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tilewright.base.dtype import BF16, F16, F32
-from tilewright.base.multiprocessor import WIDE_NUMBERS
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.sym import Cast, Expr
 from tilewright.tensor.ir import (
@@ -33,7 +33,8 @@ from tilewright.tensor.visit import exprs, rewrite, walk
 
 
 def upcast_locals(fn: Function, ctx: PassContext) -> Function:
-    wide = {buffer: replace(buffer, dtype=F32) for buffer in _kept(fn.body)}
+    most = multiprocessor_of(ctx.target).accumulators
+    wide = {buffer: replace(buffer, dtype=F32) for buffer in _kept(fn.body, most)}
     if not wide:
         return fn
 
@@ -58,8 +59,8 @@ def upcast_locals(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=rewrite(fn.body, rule, expr_rule))
 
 
-def _kept(root: Stmt) -> list[Buffer]:
-    """Local buffers whose values are widened, each at least once."""
+def _kept(root: Stmt, most: int) -> list[Buffer]:
+    """Local buffers whose values are widened, each at least once; none if there are too many."""
     stmts = list(walk(root))
     local = [stmt.buffer for stmt in stmts if isinstance(stmt, Alloc)]
     found = {buffer for buffer in local if buffer.dtype in (BF16, F16) and buffer.memory == LOCAL}
@@ -74,11 +75,11 @@ def _kept(root: Stmt) -> list[Buffer]:
             found.discard(node.buffer)
         elif isinstance(node, Cast) and isinstance(node.value, Load) and node.dtype.scalar is F32:
             read[node.value.buffer] += node.dtype.lanes
-    kept = [buffer for buffer in local if buffer in found and read[buffer] >= _count(buffer)]
-    return kept if sum(map(_count, kept)) <= WIDE_NUMBERS else []
+    kept = [buffer for buffer in local if buffer in found and read[buffer] >= _count(buffer, most)]
+    return kept if sum(_count(buffer, most) for buffer in kept) <= most else []
 
 
-def _count(buffer: Buffer) -> int:
+def _count(buffer: Buffer, most: int) -> int:
     """The number of elements; for a dynamic one, more than there are registers."""
     size = buffer.constant_bytes
-    return WIDE_NUMBERS + 1 if size is None else size // buffer.dtype.size_bytes
+    return most + 1 if size is None else size // buffer.dtype.size_bytes

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, Seq, seq
 from tilewright.tensor.regions import clipped, region_over, whole
-from tilewright.tensor.schedule.analysis.boxes import bound_region, contains, written_box
 from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
+from tilewright.tensor.schedule.analysis.intervals import bound_region, contains, written_box
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import check_seen, check_straight, fills, memory_at
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse

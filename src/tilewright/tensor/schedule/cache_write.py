@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tilewright.sym import TRUE, Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
-from tilewright.tensor.schedule.analysis.boxes import bounding_box
 from tilewright.tensor.schedule.analysis.concurrency import check_still_concurrent
 from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
+from tilewright.tensor.schedule.analysis.intervals import bounding_box
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import check_repeatable, check_seen, memory_used_at
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse

@@ -23,8 +23,8 @@ from tilewright.tensor.ir import (
     Seq,
 )
 from tilewright.tensor.regions import region_over, union
-from tilewright.tensor.schedule.analysis.boxes import bound_region
 from tilewright.tensor.schedule.analysis.cover import Cover, check_total
+from tilewright.tensor.schedule.analysis.intervals import bound_region
 from tilewright.tensor.schedule.analysis.movable import (
     check_alone,
     check_inputs_late,

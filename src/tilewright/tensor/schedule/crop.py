@@ -20,7 +20,7 @@ from tilewright.tensor.ir import (
     Stmt,
 )
 from tilewright.tensor.regions import region_over, stop_of
-from tilewright.tensor.schedule.analysis.boxes import bound_region
+from tilewright.tensor.schedule.analysis.intervals import bound_region
 from tilewright.tensor.schedule.analysis.movable import own_axes
 from tilewright.tensor.schedule.analysis.nests import perfect_chain
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse

@@ -24,8 +24,8 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.regions import region_over, substitute_region
-from tilewright.tensor.schedule.analysis.boxes import bound_region
 from tilewright.tensor.schedule.analysis.cover import Cover
+from tilewright.tensor.schedule.analysis.intervals import bound_region
 from tilewright.tensor.schedule.analysis.memory import chosen
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
 from tilewright.tensor.schedule.analysis.sites import (
@@ -48,7 +48,7 @@ def prefetch(
     index: int,
     var: Var,
     offset: int,
-    spread: Var | None = None,
+    over: Var | None = None,
     beyond: bool = False,
 ) -> tuple[Function, str]:
     """
@@ -58,7 +58,7 @@ def prefetch(
               for j in 0..64 { C[i, j] = A[i, j] } }                  by prefetch(C, 0, i, 2)
 
     One request per cache line; none for iterations beyond the last, or outside of the buffer. With
-    `spread`, an inner loop, the requests are distributed evenly over the iterations of the loops
+    `over`, an inner loop, the requests are distributed evenly over the iterations of the loops
     down to it. With `beyond`, requests beyond the last iteration are issued too: they are harmless,
     and cheaper than a test. That needs iterators as long as the requests reach; where this cannot
     be determined, the test stays.
@@ -74,8 +74,8 @@ def prefetch(
     region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
     region = substitute_region(region, {var: ahead})
     _check_region(fn, name, region, loop, ctx)
-    place = loop_path if spread is None else _spread_place(fn, spread, path, loop)
-    if spread is not None:
+    place = loop_path if over is None else _place_over(fn, over, path, loop)
+    if over is not None:
         cover = _spread(fn, region, place, loop, ctx.assume(sym.lt(ahead, loop.stop)))
     else:
         if beyond:
@@ -144,16 +144,16 @@ def _check_region(fn: Function, name: str, region: Region, loop: For, ctx: sym.C
     )
 
 
-def _spread_place(fn: Function, spread: Var, path: Path, loop: For) -> Path:
+def _place_over(fn: Function, over: Var, path: Path, loop: For) -> Path:
     """The inner loop in whose iterations requests are distributed."""
-    place, inner = path_to_loop(fn, spread, "spread requests over the loop")
+    place, inner = path_to_loop(fn, over, "spread requests over the loop")
     if not is_under(place, loop) or inner is loop or not same_scope(place, path):
         raise refuse(
             fn,
             "TW2143",
-            f"cannot spread requests over the loop %{spread.name}: it is not inside the loop "
+            f"cannot spread requests over the loop %{over.name}: it is not inside the loop "
             f"%{loop.var.name}",
-            spread,
+            over,
         )
     return place
 

@@ -18,11 +18,11 @@ from tilewright.tensor.ir import (
     Region,
 )
 from tilewright.tensor.regions import clipped, region_over
-from tilewright.tensor.schedule.analysis.boxes import (
+from tilewright.tensor.schedule.analysis.cover import Cover, check_total
+from tilewright.tensor.schedule.analysis.intervals import (
     bounding_box,
     contains,
 )
-from tilewright.tensor.schedule.analysis.cover import Cover, check_total
 from tilewright.tensor.schedule.analysis.movable import (
     check_alone,
     check_finished,

@@ -10,7 +10,7 @@ from tilewright.base.loc import fuse
 from tilewright.sym import ZERO, Const, Context, Expr, FloorDiv, FloorMod, Var
 from tilewright.tensor.ir import Block, Buffer, Function, Iter, Load, Store
 from tilewright.tensor.regions import access_regions
-from tilewright.tensor.schedule.analysis.boxes import bindings_of
+from tilewright.tensor.schedule.analysis.intervals import bindings_of
 from tilewright.tensor.schedule.analysis.movable import (
     check_inputs_there,
     check_intermediate,

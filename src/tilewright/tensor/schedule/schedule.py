@@ -155,13 +155,17 @@ class Schedule:
         try:
             step(*args)
         except ScheduleError as error:
-            self.restore(point)
-            self._refusals.append(f"{step.__name__}: {error.message}")
+            self.abandon(point, step.__name__, error)
             return False
         return True
 
+    def abandon(self, point: Checkpoint, what: str, error: ScheduleError) -> None:
+        """Go back to a checkpoint, recording what was refused since then."""
+        self.restore(point)
+        self._refusals.append(f"{what}: {error.message}")
+
     def take_refusals(self) -> list[str]:
-        """The refusals of `attempt` since the last call."""
+        """The refusals of `attempt` and `abandon` since the last call."""
         taken, self._refusals = self._refusals, []
         return taken
 
@@ -324,21 +328,21 @@ class Schedule:
         index: int,
         loop: LoopRef,
         offset: int,
-        spread: LoopRef | None = None,
+        over: LoopRef | None = None,
         beyond: bool = False,
     ) -> BlockRef:
         """Prefetch what the block's read number `index` needs `offset` iterations later.
 
-        All at once, or spread evenly over the iterations of the inner loops down to `spread`. With
+        All at once, or spread evenly over the iterations of the inner loops down to `over`. With
         `beyond`, without a test for the last iteration.
         """
-        inner = None if spread is None else _var(spread)
+        inner = None if over is None else _var(over)
         made = self._apply(
             "prefetch", prefetch, _name(block), index, _var(loop), offset, inner, beyond
         )
         arguments: dict[str, Any] = {"block": block, "index": index, "loop": loop, "offset": offset}
-        if spread is not None:
-            arguments["spread"] = spread
+        if over is not None:
+            arguments["over"] = over
         if beyond:
             arguments["beyond"] = beyond
         return self._record("prefetch", arguments, BlockRef(made))

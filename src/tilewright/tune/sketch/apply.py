@@ -490,7 +490,7 @@ def _rows(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleCo
     """Serial results, each vectorized along its reduction."""
     block = sch.get_block(stage.name)
     vectorize_stage(
-        sch, block, 0, context, _number(own, "accumulators"), lanes_along=REDUCTION_LANES
+        sch, block, 0, context, _number(own, "accumulators"), vector_axis=REDUCTION_LANES
     )
     if context.threads > 1:
         for name in [stage.name, *(each.name for each in sch.get_producers(block))]:

@@ -17,7 +17,7 @@ from tilewright import sym
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.rules.cost import body_cycles, lanes_of
-from tilewright.rules.match.nest import guess, nest_of
+from tilewright.rules.match.nest import Nest, guess, nest_of
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
 from tilewright.tensor.schedule import Schedule
@@ -180,11 +180,16 @@ def stage_of(sch: Schedule, name: str, target: Target) -> Stage | None:
         return None
     block = nest.block
     axes = tuple(
-        Axis(_plain_name(it.var), guess(it.extent), it.kind, not isinstance(it.extent, Const))
+        Axis(
+            _plain_name(it.var),
+            guess(it.extent, nest.likely),
+            it.kind,
+            not isinstance(it.extent, Const),
+        )
         for it in block.iters
     )
     variables = [it.var for it in block.iters]
-    touches = tuple(_touches(block, variables))
+    touches = tuple(_touches(nest, variables))
     if not touches or not touches[0].is_write:
         return None
     return Stage(
@@ -244,19 +249,23 @@ class _Place:
     is_plain: bool
 
 
-def _touches(block: Block, variables: Sequence[Var]) -> Iterator[Touch]:
+def _touches(nest: Nest, variables: Sequence[Var]) -> Iterator[Touch]:
+    block = nest.block
     written: list[_Place] = []
     for stmt in walk(block.body):
         if isinstance(stmt, Store):
             written.append(_place(stmt.buffer, stmt.index, variables))
         elif isinstance(stmt, Update):
             written += [_place(buffer, stmt.index, variables) for buffer in stmt.buffers]
-    yield from _merged(written, True)
+    yield from _merged(written, nest.likely, is_write=True)
     loads = [expr for expr in exprs(block.body) if isinstance(expr, Load)]
-    yield from _merged([_place(each.buffer, each.index, variables) for each in loads], False)
+    read = [_place(each.buffer, each.index, variables) for each in loads]
+    yield from _merged(read, nest.likely, is_write=False)
 
 
-def _merged(places: Sequence[_Place], is_write: bool) -> Iterator[Touch]:
+def _merged(
+    places: Sequence[_Place], likely: Mapping[Var, int], *, is_write: bool
+) -> Iterator[Touch]:
     """Merge accesses of one buffer with equal steps into one with a span."""
     alike: dict[tuple[Buffer, object], list[_Place]] = {}
     for place in places:
@@ -266,7 +275,7 @@ def _merged(places: Sequence[_Place], is_write: bool) -> Iterator[Touch]:
         yield Touch(
             buffer.name,
             buffer.dtype.size_bytes,
-            tuple(guess(dim) for dim in buffer.shape),
+            tuple(guess(dim, likely) for dim in buffer.shape),
             tuple(None if dim is None else dict(dim) for dim in some[0].dims),
             tuple(max(each) - min(each) for each in offsets),
             len(some),

@@ -145,9 +145,9 @@ def test_heads_that_do_not_fit(run_op, shapes, error):
 def test_rounded_weights(run_op, qkv):
     """Weights have the precision of the values; they still add up to one."""
     q, k, v = (x.astype(ml_dtypes.bfloat16) for x in qkv)
-    made = run_op("attention", q, k, v, rounded=True, to=F32)
+    made = run_op("attention", q, k, v, round_weights=True, to=F32)
     assert made.dtype == np.float32
     wide = [x.astype(np.float64) for x in (q, k, v)]
     np.testing.assert_allclose(made, looped(*wide), rtol=2e-2, atol=1e-2)
-    ones = run_op("attention", q, k, np.ones_like(v), rounded=True, to=F32)
+    ones = run_op("attention", q, k, np.ones_like(v), round_weights=True, to=F32)
     np.testing.assert_allclose(ones, 1, rtol=1e-6)

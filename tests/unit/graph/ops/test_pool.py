@@ -44,6 +44,7 @@ def windows(x, kernel, strides, dilations, pads, ceil_mode):
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("case", range(6))
+@pytest.mark.sampled
 def test_pools(run_op, rng, rank, case):
     kinds = kinds_of(rng, rank)
     x = rng.standard_normal((2, 3, *rng.integers(6, 9, rank)))

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from tilewright.base.dtype import dtype
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
-from tilewright.graph import interpret, parse
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.kernels import KernelSetting
+from tilewright.graph import Builder, TensorType, interpret, parse
 from tilewright.graph.costs import AT_LEAST, ESTIMATED, MEASURED, Price
 from tilewright.graph.passes import (
     canonicalize,
@@ -15,6 +18,7 @@ from tilewright.graph.passes import (
 )
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.verify import verify
+from tilewright.sym import const
 
 AFTER = (fold_constants, canonicalize, merge_common_subexpressions, remove_dead_nodes)
 CONV = "dilations = (1, 1), pads = (1, 1, 1, 1), strides = (1, 1)"
@@ -197,21 +201,16 @@ def test_what_is_slightly_faster_by_estimates_is_no_reason_to_leave_channels_las
         (("f32", "f32", "conv"), "emeraldrapids", True),
     ],
 )
-def test_what_units_multiply_channels_last_alone_goes_there_by_their_rate(
-    types, processor, is_lowered
-):
+def test_what_is_cheapest_in_a_form_of_few_bits_goes_channels_last(types, processor, is_lowered):
     of, weights, op = types
-    module = parse(
-        f"""
-        graph @main(%x: {of}[1, 64, 28, 28], %w: {weights}[64, 64, 3, 3]) {{
-          %y = {op}(%x, %w) {{{CONV}}}
-          return %y
-        }}
-        """
-    )
-    costs = Table(transpose=1.0)  # knows nothing of the convolution
-    costs.is_lowered = is_lowered
-    ctx = PassContext(target=Target.parse(f"x86_64-linux-gnu -mcpu={processor}"), costs=costs)
+    b = Builder()
+    x = b.param("x", TensorType(dtype(of), tuple(map(const, (1, 64, 28, 28)))))
+    w = b.constant(np.ones((64, 64, 3, 3), dtype(weights).numpy))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    module = b.module(b.add(op, x, w, **window))
+    target = Target.parse(f"x86_64-linux-gnu -mcpu={processor}")
+    costs = KernelCosts(KernelSetting(target, 1), is_lowered=is_lowered)
+    ctx = PassContext(target=target, costs=costs)
     assert assign_layout(module, ctx) is not module
     assert ctx.choices[0].chosen == "channels last"
 

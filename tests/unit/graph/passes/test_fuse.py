@@ -13,9 +13,11 @@ from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.ir import Module, Value
 from tilewright.graph.op import COMPLEX, OPAQUE
 from tilewright.graph.ops import OPS
+from tilewright.graph.parser import parse
 from tilewright.graph.passes import FUSED
 from tilewright.graph.verify import verify
 from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
 from tilewright.sym import const, size
 
 SHAPE = (4, 6)
@@ -146,3 +148,39 @@ def test_many_parts_are_computed_by_kernels_of_their_own(target, parts, op, kern
     joined = b.add("concat", *[b.add(op, x, **how) for x in given], axis=0)
     made = run_passes(b.module(joined), FUSED, PassContext(target=Target.parse(target)))
     assert sum(node.op != "constant" for node in made.main.nodes) == kernels
+
+
+@pytest.mark.parametrize(("target", "kernels"), [("x86_64-linux-gnu", 2), ("cuda -arch=sm_90a", 1)])
+def test_images_leave_channels_last_in_kernels_of_their_own(target, kernels):
+    text = """graph @main(%x: f32[1, 8, 8, 16], %w: f32[16, 16, 3, 3]) -> (f32[1, 16, 8, 8]) {
+      %y = conv(%x, %w) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
+                         layout = "channels_last"}
+      %r = relu(%y)
+      %t = transpose(%r) {perm = (0, 3, 1, 2)}
+      return %t
+    }"""
+    made = run_passes(parse(text), FUSED, PassContext(target=Target.parse(target)))
+    assert sum(node.op == "fused" or node.op == "transpose" for node in made.main.nodes) == kernels
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "%y = matmul(%x, %x)",
+        "%t = transpose(%x) {perm = (1, 0)} %y = matmul(%x, %t)",
+        "%t = transpose(%x) {perm = (1, 0)} %y = matmul(%t, %x)",
+        "%t = transpose(%x) {perm = (1, 0)} %p = matmul(%x, %t) %y = add(%p, %x)",
+    ],
+)
+@pytest.mark.parametrize("target", ["x86_64-linux-gnu -mcpu=haswell", "cuda -arch=sm_90a"])
+def test_a_matrix_times_itself_is_a_gemm_of_two_parameters(target, nodes):
+    text = f"graph @main(%x: f32[64, 64]) -> (f32[64, 64]) {{ {nodes} return %y }}"
+    before = parse(text)
+    made = run_passes(before, FUSED, PassContext(target=Target.parse(target)))
+    (kernel,) = [node for node in made.main.nodes if node.op == "fused"]
+    assert len(set(kernel.inputs)) == 1
+    assert len(kernel.inputs) >= 2
+    x = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    np.testing.assert_allclose(interpret(made, x)[0], interpret(before, x)[0], rtol=1e-6)
+    rules = {each.rule for each in schedule(lower_graph(kernel.bodies[0], "k"), target).decisions}
+    assert rules & {"gemm", "sgemm"}, rules

@@ -13,7 +13,6 @@ from tilewright.graph.passes import (
     im2col_convolutions,
     match_signs,
     merge_common_subexpressions,
-    pad_channels,
     remove_dead_nodes,
     upcast_bytes,
 )
@@ -28,7 +27,7 @@ TARGETS = {
 }
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 ONCE = (merge_common_subexpressions, remove_dead_nodes)
-PASSES = (match_signs, fold_zero_points, pad_channels, im2col_convolutions, upcast_bytes, *ONCE)
+PASSES = (match_signs, fold_zero_points, im2col_convolutions, upcast_bytes, *ONCE)
 PRODUCTS = ("matmul_integer", "conv_integer")
 BYTES = {np.uint8: U8, np.int8: I8}
 
@@ -97,21 +96,6 @@ def test_convolutions_of_few_channels(target, channels, pads):
     image = b.add("transpose", given, perm=(0, 3, 1, 2))
     y = b.add("conv_integer", image, b.constant(w), b.constant(np.uint8(7)), **window)
     check(b.module(y), target, x)
-
-
-@pytest.mark.parametrize(("channels", "to"), [(3, 4), (2, 2), (8, 8), (10, 12)])
-def test_channels_are_filled_up_where_that_costs_little(channels, to):
-    b = Builder()
-    x = b.param("x", TensorType(I8, tuple(map(const, (1, 5, 5, channels)))))
-    w = b.constant(values(np.int8, 16, channels, 3, 3))
-    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1}
-    module = b.module(b.add("conv_integer", x, w, layout="channels_last", **window))
-    context = PassContext(target=Target.parse(TARGETS["neon"]))
-    changed = run_passes(module, (pad_channels,), context)
-    *_, conv = changed.main.nodes
-    assert str(conv.inputs[0].tensor.shape[-1]) == str(to)
-    image = values(np.int8, 1, 5, 5, channels)
-    np.testing.assert_array_equal(interpret(changed, image), interpret(module, image))
 
 
 def test_a_target_without_dot_products_is_left_alone():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtype import F32
+from tilewright.base.errors import CompilerBug, ExecutionError
 from tilewright.base.passes import PassContext, parse_passes, run_passes
 from tilewright.graph import interpret, passes
 from tilewright.graph.parser import parse
@@ -15,36 +16,20 @@ from tilewright.graph.types import TensorType, Type
 from tilewright.sym import evaluate, free_vars
 
 FOLDER = Path(__file__).parents[3] / "ir" / "graph"
-FILES = (
-    "cancel_quantization",
-    "fold_scales",
-    "fold_zero_points",
-    "recognize_quantized",
-    "decompose",
-    "cancel_reshapes",
-    "sink_transposes",
-    "fold_batch_norm",
-    "merge_parallel_matmuls",
-    "simplify_arithmetic",
-    "fuse",
-    "fuse_single_nodes",
-    "lift_reshapes",
-    "recognize_norms",
-    "recognize_attention",
-    "upcast_matmuls",
-    "recognize_segments",
-)
+OTHERS = ("lower_precision", "recognize_integers")  # rounds; is a part of other passes
 EXTENTS = (4, 3, 5)  # of sizes, in the order in which they appear
 
 
 def _cases() -> Iterator[Any]:
-    for file in FILES:
-        for text in (FOLDER / f"{file}.tw").read_text().split("// ====\n"):
+    for file in sorted(FOLDER.glob("*.tw")):
+        if file.stem in OTHERS:
+            continue
+        for text in file.read_text().split("// ====\n"):
             lines = text.splitlines()
             name = lines[0].removeprefix("// test:").strip()
             wanted = lines[1].removeprefix("// passes:")
             program = text.split("// ---- becomes")[0]
-            yield pytest.param(program, wanted, id=f"{file}: {name}")
+            yield pytest.param(program, wanted, id=f"{file.stem}: {name}")
 
 
 def _argument(of: Type, sizes: dict[Any, int], rng: np.random.Generator) -> Any:
@@ -67,7 +52,10 @@ def test_a_pass_keeps_the_meaning_of_its_examples(program: str, wanted: str) -> 
     sizes: dict[Any, int] = {}
     rng = np.random.default_rng(0)
     arguments = [_argument(param.type, sizes, rng) for param in module.main.params]
-    want = interpret(module, *arguments)
+    try:
+        want = interpret(module, *arguments, check=True)
+    except (ExecutionError, CompilerBug):  # an index out of range, another length than is declared
+        pytest.skip("random numbers are no input of it")
     got = interpret(changed, *arguments, check=True)
     for a, b in zip(want, got, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)

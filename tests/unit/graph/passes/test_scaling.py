@@ -11,7 +11,7 @@ from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.driver.pipelines import PIPELINES
 
-LAYERS = 12
+LAYERS = 8
 MOST = 5.5  # times the calls: rounding, and what is sorted
 FEW = 5_000  # calls that are not worth comparing
 QUADRATIC = {"assign_layout"}  # a minimum cut

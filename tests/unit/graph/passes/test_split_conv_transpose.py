@@ -28,6 +28,7 @@ TARGETS = [None, "x86_64-linux-gnu -mcpu=sapphirerapids", "cuda -arch=sm_90a"]
 @pytest.mark.parametrize("target", [each and Target.parse(each) for each in TARGETS], ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.sampled
 def test_phases_give_the_same(count: int, groups: int, target: Target | None) -> None:
     rng = np.random.default_rng(count)
     for at, (stride, dilation, kernel, begin, end, more) in enumerate(CASES):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -590,30 +592,38 @@ def copied(args: list[object]) -> list[object]:
     return [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
 
 
-def check_every_pass(
-    fn: Function, kind: str, sizes: dict[str, int], skipped: tuple[str, ...] = ()
-) -> Function:
-    """Lower the function; after each pass it verifies, round-trips and gives the same answer."""
+@cache
+def steps_of(text: str, kind: str) -> tuple[Function, tuple[tuple[str, Function], ...]]:
+    """A function, and what each pass makes of it, which verifies and round-trips."""
+    fn = parse(text)
     steps: list[tuple[str, Function]] = []
 
     def observe(name: str, before: Function, after: Function) -> None:
         if after is not before:
             steps.append((name, after))
 
-    lowered = lower(fn, kind, PassContext(observers=(observe,)))
+    lower(fn, kind, PassContext(observers=(observe,)))
+    for name, program in steps:
+        verify(program)
+        assert parse(str(program)) == program, name
+    return fn, tuple(steps)
+
+
+def check_every_pass(
+    text: str, kind: str, sizes: dict[str, int], skipped: tuple[str, ...] = ()
+) -> None:
+    """Lower a function; after each pass it gives the same answer."""
+    fn, steps = steps_of(text, kind)
     args = arguments(fn, sizes)
     expected = copied(args)
     interpret(fn, *expected)
     for name, program in steps:
-        verify(program)
-        assert parse(str(program)) == program, name
         if name in skipped:
             continue
         found = copied(args)
         interpret(program, *found)
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=name)
-    return lowered
 
 
 CASES = [
@@ -626,7 +636,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "kind", "sizes"), CASES)
 def test_every_pass_keeps_the_answer(text: str, kind: str, sizes: dict[str, int]) -> None:
-    check_every_pass(parse(text), kind, sizes, UNFINISHED if kind == "gpu" else ())
+    check_every_pass(text, kind, sizes, UNFINISHED if kind == "gpu" else ())
 
 
 @pytest.mark.parametrize("implemented", [False, True])
@@ -650,7 +660,7 @@ def test_a_tensor_call_becomes_its_implementation(implemented: bool) -> None:
         update = replace_buffers(update.body, buffers)
     name = "tile_implemented" if implemented else "tile_declared"
     declare(TensorIntrin(name, behavior, update=update))
-    check_every_pass(parse(TENSOR_CALLS.replace("NAME", name)), "cpu", {}, UNFINISHED)
+    check_every_pass(TENSOR_CALLS.replace("NAME", name), "cpu", {}, UNFINISHED)
 
 
 def test_a_reduction_over_nothing_gives_its_identity() -> None:

@@ -235,6 +235,7 @@ def test_a_strided_convolution(size, symbolic):
 @pytest.mark.parametrize(("sizes", "symbolic"), SIZES)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.sampled
 def test_overlapping_windows_in_parallel(place, fused, sizes, symbolic):
     """Each iteration of a parallel loop has the windows it computes to itself."""
     fn = sized(blur, sizes, symbolic)

@@ -284,7 +284,7 @@ def test_an_intrinsic_goes_into_the_trace_by_name() -> None:
 
 def test_the_list_of_primitives_is_that_of_the_schedule() -> None:
     no_steps = {"apply", "attempt", "checkpoint", "copy", "function", "restore", "take_refusals"}
-    no_steps |= {"tile", "trace"}
+    no_steps |= {"abandon", "tile", "trace"}
     public = {name for name in dir(Schedule) if not name.startswith("_")}
     assert public - no_steps == PRIMITIVES
 
@@ -391,4 +391,9 @@ def test_what_was_refused_is_forgotten_with_what_was_done() -> None:
     assert sch.function == point.function, "half of it was done"
     assert [text.split(":")[0] for text in sch.copy().take_refusals()] == ["split", "shared"]
     sch.restore(point)
-    assert [text.split(":")[0] for text in sch.take_refusals()] == ["split"]
+    sch.parallel(i)
+    with pytest.raises(ScheduleError) as caught:
+        sch.split(j, [None, None])
+    sch.abandon(point, "columns", caught.value)
+    assert sch.function == point.function
+    assert [text.split(":")[0] for text in sch.take_refusals()] == ["split", "columns"]

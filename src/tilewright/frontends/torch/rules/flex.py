@@ -77,8 +77,7 @@ def _mask(node: Context, read: Reading) -> Value | None:
     if not (read.seen or read.added):
         return None
     made = traced(run)(node)
-    assert isinstance(made, Sequence)
-    return made[0]
+    return made if isinstance(made, Value) else made[0]
 
 
 def _over(part: Part, sizes: Sequence[Any], buffers: Sequence[Sequence[Any]]) -> Any:

@@ -31,7 +31,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.regions import point, stop_of
-from tilewright.tensor.schedule.analysis.boxes import at_most
+from tilewright.tensor.schedule.analysis.intervals import at_most
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import nest
 from tilewright.tensor.scopes import memory_of

@@ -32,7 +32,7 @@ from tilewright.tensor.ir import (
     annotation,
 )
 from tilewright.tensor.regions import range_over, stop_of, substitute_region
-from tilewright.tensor.schedule.analysis.boxes import contains, read_box, written_box
+from tilewright.tensor.schedule.analysis.intervals import contains, read_box, written_box
 from tilewright.tensor.schedule.analysis.tree import Path, loop_ranges, scope_blocks
 from tilewright.tensor.visit import walk
 
@@ -282,7 +282,7 @@ def _all_determined(loops: Sequence[For], found: set[Var], ctx: Context) -> bool
     return all(loop.var in found or sym.prove(sym.le(loop.extent, 1), ctx) for loop in loops)
 
 
-# --------------------------------------------------------------------------- made anew
+# --------------------------------------------------------------------------- recomputed
 
 
 def _not_overwritten(written: list[_Access], read: list[_Access], ctx: Context) -> _Access | None:

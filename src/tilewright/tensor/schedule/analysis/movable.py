@@ -31,7 +31,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.regions import is_data_dependent, whole
-from tilewright.tensor.schedule.analysis.boxes import (
+from tilewright.tensor.schedule.analysis.intervals import (
     are_disjoint,
     bounding_box,
     contains,

@@ -121,7 +121,7 @@ def _attention(e: Emitter, node: Node) -> list[str]:
     hidden = e.emit("IsInf", greatest, detect_positive=0)
     base = e.emit("Where", hidden, e.scalar(0, work), greatest)
     powers = e.emit("Exp", e.emit("Sub", scores, base))
-    if node.get("rounded"):
+    if node.get("round_weights"):
         powers = e.cast(e.cast(powers, of_input(node, 2)), work)
     total = e.emit("ReduceSum", powers, e.ints(-1), keepdims=1)
     nothing = e.emit("Equal", total, e.scalar(0, work))

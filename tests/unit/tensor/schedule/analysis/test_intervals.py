@@ -7,7 +7,7 @@ import pytest
 from tilewright import sym
 from tilewright.sym.evaluate import evaluate
 from tilewright.tensor import parse
-from tilewright.tensor.schedule.analysis.boxes import at_most, written_box
+from tilewright.tensor.schedule.analysis.intervals import at_most, written_box
 from tilewright.tensor.schedule.analysis.sites import scope_of
 from tilewright.tensor.schedule.analysis.tree import find_block
 

@@ -2,7 +2,7 @@
 
 import random
 
-from tilewright.graph.groups import Groups
+from tilewright.graph.fusion.groups import Groups
 
 
 def test_merging_keeps_members_and_order() -> None:
