@@ -391,7 +391,7 @@ KERNELS = (
         Kernel(
             "attention_amx",
             f"bf16 {heads} heads {queries}x{keys}",
-            attention(heads, queries, keys, 64, of="bf16", rounded="true"),
+            attention(heads, queries, keys, 64, of="bf16", round_weights="true"),
             (),
             ROUNDED,
         )
