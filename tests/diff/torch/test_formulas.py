@@ -141,6 +141,7 @@ def _complex(a, b):
     return torch.stack([scaled[..., 0], scaled[..., 1], powers, made])
 
 
+torch.manual_seed(0)  # some gradients are ill-conditioned where numbers are small
 GRADIENTS = {
     "nearest": (_resized((11, 3), "nearest"), (IMAGE,)),
     "nearest exact": (_resized((11, 3), "nearest-exact"), (IMAGE,)),

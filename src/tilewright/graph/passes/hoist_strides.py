@@ -40,7 +40,9 @@ def _slice_first(node: Node, scope: Scope) -> Replacement:
 def without_strides(node: Node) -> tuple[Node, Node] | None:
     """A slice, and a convolution of it that makes the same output: of a strided 1x1 convolution
     without padding."""
-    if node.op != "conv" or node.get("winograd", 0) or any(node["pads"]):
+    if node.op != "conv" or node.get("winograd", 0):
+        return None
+    if not all(isinstance(pad, int) and pad == 0 for pad in node["pads"]):
         return None
     x, w, *rest = node.inputs
     taps = () if w is None else w.tensor.shape or ()
