@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture
 def cases(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[3] / "bench")
-    return list(importlib.import_module("operator_cases").cases())
+    return list(importlib.import_module("single_operator_cases").cases())
 
 
 def test_models_of_one_operator_are_valid(cases):

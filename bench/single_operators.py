@@ -1,8 +1,8 @@
 """Models of one operator against ONNX Runtime, on one thread.
 
-    python bench/operators.py [--json FILE] [--only REGEX] [--seconds S]
+    python bench/single_operators.py [--json FILE] [--only REGEX] [--seconds S]
 
-Those of bench/operator_cases.py, in NCHW as ONNX has them, sizes static and dynamic; what a
+Those of bench/single_operator_cases.py, in NCHW as ONNX has them, sizes static and dynamic; what a
 network would fuse or lay out otherwise is counted. Both are called in turns within one process, in
 random order; the figure is the ratio of least times. Worst first.
 """
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import operator_cases
 import report
-from operator_cases import Case
+import single_operator_cases
 from report import Figure
+from single_operator_cases import Case
 
 import tilewright as tw
 
@@ -70,7 +70,7 @@ def difference(case: Case, runs: list[Run]) -> float:
 def measure(options: argparse.Namespace) -> list[Figure]:
     ratios: dict[str, float] = {}
     figures = []
-    for case in operator_cases.cases():
+    for case in single_operator_cases.cases():
         if not re.search(options.only, case.name):
             continue
         model = case.model()
