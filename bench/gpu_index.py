@@ -24,7 +24,7 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.driver.device_launch import in_order
 from tilewright.driver.device_module import DeviceModule
-from tilewright.runtime import cuda
+from tilewright.runtime import cuda, cuda_graphs
 
 TOLERANCE = 1e-5  # of the largest output: sums in another order
 
@@ -149,7 +149,7 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     if options.kernels:
         for event in module.profile(*inputs).events:
             print(f"  {name}: {event.kernel} {event.duration_ns / 1e3:.1f} us")
-    record = cuda.branched(*in_order(module.walk(*inputs).launches))
+    record = cuda_graphs.branched(*in_order(module.walk(*inputs).launches))
     runs = {
         "ours": gpu_turns.recorded(lambda _, stream: record(stream)),
         "torch": gpu_turns.captured(lambda _: case.reference(*inputs)),

@@ -26,7 +26,7 @@ import torch
 
 import tilewright as tw
 from tilewright.driver.device_launch import in_order
-from tilewright.runtime import cuda
+from tilewright.runtime import cuda, cuda_graphs
 
 LAUNCHES, ROUNDS, TRACES = 20, 7, 3
 HALVES = ("resnet18", "resnet50", "mobilenet_v2", "bert")  # models that are asked for in f16
@@ -110,10 +110,10 @@ class Late:
         self.launch.start(stream)
 
 
-def serial_graph(recorded: Any) -> cuda.Graph:
+def serial_graph(recorded: Any) -> cuda_graphs.Graph:
     """The launches of a call without dependent launch."""
     launches, waits = in_order(recorded.launches)
-    return cuda.Graph(cuda.branched([Late(launch) for launch in launches], waits))
+    return cuda_graphs.Graph(cuda_graphs.branched([Late(launch) for launch in launches], waits))
 
 
 def rivals_of(

@@ -47,7 +47,7 @@ from tilewright.driver.device_module import DeviceModule
 from tilewright.frontends.torch.calling import TorchModule
 from tilewright.frontends.torch.program import import_program
 from tilewright.graph.visit import walk
-from tilewright.runtime import cuda
+from tilewright.runtime import cuda, cuda_graphs
 
 ROUNDS, LEAST_MS = 9, 4.0  # turns of each; a turn's launches take so long together
 SECONDS = 400.0  # for one model
@@ -230,7 +230,7 @@ def slowest(module: DeviceModule, given: list[torch.Tensor], count: int) -> list
             for _ in range(REPEATED):
                 launch.start(handle)
 
-        graph = cuda.Graph(repeated, stream)
+        graph = cuda_graphs.Graph(repeated, stream)
         ms = least_ms({"": lambda graph=graph: graph.launch(0)}, rounds=2)[""]  # type: ignore[misc]
         kernel = kernels.get(launch.label)
         name = launch.label if kernel is None else kernel.name

@@ -18,7 +18,7 @@ from tilewright.base.errors import UserError
 from tilewright.rules import Scheduled
 from tilewright.rules.rule import Choice
 from tilewright.rules.space import plan_text
-from tilewright.runtime import cuda
+from tilewright.runtime import cuda, cuda_graphs
 
 LAUNCHES, ROUNDS = 20, 5
 ROTATED_BYTES = 150 << 20  # three times what L2 holds
@@ -41,7 +41,7 @@ def recorded(start: Callable[[int, int], object]) -> Run:
 
     all_turns(stream.handle)  # kernels are loaded and memory is there before anything is recorded
     cuda.synchronize()
-    graph = cuda.Graph(all_turns, stream)
+    graph = cuda_graphs.Graph(all_turns, stream)
     return lambda: graph.launch(0)
 
 

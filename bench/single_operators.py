@@ -60,11 +60,19 @@ def least_s(runs: list[Run], seconds: float) -> list[float]:
     return best
 
 
-def difference(case: Case, runs: list[Run]) -> float:
-    """Of ours from theirs. Indices and bytes may differ by one where numbers are nearly equal."""
-    pairs = zip(*[map(np.asarray, run()) for run in runs], strict=True)
-    alike = [(a, b) for a, b in pairs if a.dtype.kind == "f"]
-    return report.error_of([a for a, _ in alike], [b for _, b in alike]) if alike else 0.0
+def difference(runs: list[Run]) -> float:
+    """Of ours from theirs: of numbers, and the share of integers and bits that differ, bytes by
+    more than one: what is rounded there may be nearly equal."""
+    pairs = list(zip(*[map(np.asarray, run()) for run in runs], strict=True))
+    floats = [(a, b) for a, b in pairs if b.dtype.kind == "f"]
+    error = report.error_of([a for a, _ in floats], [b for _, b in floats])
+    for a, b in pairs:
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        if b.dtype.kind != "f" and b.size:
+            apart = 1 if b.dtype.itemsize == 1 and b.dtype.kind != "b" else 0
+            error = max(error, float(np.mean(abs(a.astype(float) - b.astype(float)) > apart)))
+    return error
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -75,7 +83,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             continue
         model = case.model()
         runs = [ours(case, model), theirs(case, model)]
-        error = difference(case, runs)
+        error = difference(runs)
         mine, other = least_s(runs, options.seconds)
         ratios[case.name] = other / mine
         print(f"{case.name}: {other / mine:.2f} ({mine * 1e6:.1f} us)", flush=True)

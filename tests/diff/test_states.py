@@ -6,25 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from stateful_models import MEAN
 
 import tilewright as tw
 from tilewright import graph
 from tilewright.graph.verify import VerifyError, verify
-
-# A running sum, a count, what was given last, and the one before that.
-PROGRAM = """
-module stage imported outputs ("mean") states (
-    f32[4](0.0, 0.0, 0.0, 0.0), f32[](0.0), f32[4](7.0, 7.0, 7.0, 7.0), f32[4](9.0, 9.0, 9.0, 9.0)
-) {
-  graph @main(%x: f32[4], %sum: f32[4], %count: f32[], %last: f32[4], %before: f32[4]) {
-    %one: f32[] = constant() {data = f32[](1.0)}
-    %new_sum = add(%sum, %x)
-    %new_count = add(%count, %one)
-    %mean = div(%new_sum, %new_count)
-    return %mean, %new_sum, %new_count, %x, %last
-  }
-}
-"""
 
 
 def inputs(count: int) -> list[np.ndarray]:
@@ -51,17 +37,17 @@ def check(model: tw.Module, want: list[tuple], given: list[np.ndarray]) -> None:
 
 
 def test_the_text_of_a_model_with_states_parses_back():
-    program = graph.parse(PROGRAM)
+    program = graph.parse(MEAN)
     verify(program)
     again = graph.parse(str(program))
     assert again == program
     assert [value.name for value in again.given] == ["x"]
     assert [value.name for value in again.made] == ["mean"]
-    assert again != graph.parse(PROGRAM.replace("f32[](0.0)", "f32[](1.0)"))
+    assert again != graph.parse(MEAN.replace("f32[](0.0)", "f32[](1.0)"))
 
 
 def test_the_interpreter_begins_with_what_the_module_says():
-    program, (x,) = graph.parse(PROGRAM), inputs(1)
+    program, (x,) = graph.parse(MEAN), inputs(1)
     mean, total, count, last, before = graph.interpret(program, x)
     np.testing.assert_array_equal(mean, x)
     np.testing.assert_array_equal(total, x)
@@ -71,7 +57,7 @@ def test_the_interpreter_begins_with_what_the_module_says():
 
 @pytest.mark.parametrize("without", [(), ("fuse",)])
 def test_native_code_keeps_states_between_calls(without):
-    program, given = graph.parse(PROGRAM), inputs(4)
+    program, given = graph.parse(MEAN), inputs(4)
     model = tw.compile(program, threads=1, without=without)
     want = interpreted(program, given)
     check(model, want, given)
@@ -80,7 +66,7 @@ def test_native_code_keeps_states_between_calls(without):
 
 
 def test_inputs_are_counted_without_states():
-    program, given = graph.parse(PROGRAM), inputs(1)
+    program, given = graph.parse(MEAN), inputs(1)
     model = tw.compile(program, threads=1)
     with pytest.raises(TypeError, match="takes 1 inputs, got 0"):
         model()
@@ -127,7 +113,7 @@ def test_states_that_branches_read_and_replace():
 
 
 def test_calls_on_many_threads_lose_nothing():
-    model = tw.compile(graph.parse(PROGRAM), threads=1)
+    model = tw.compile(graph.parse(MEAN), threads=1)
     one = np.ones(4, np.float32)
 
     def work() -> None:
@@ -144,7 +130,7 @@ def test_calls_on_many_threads_lose_nothing():
 
 
 def test_forks_have_states_of_their_own():
-    program, given = graph.parse(PROGRAM), inputs(5)
+    program, given = graph.parse(MEAN), inputs(5)
     model = tw.compile(program, threads=1)
     want = interpreted(program, given)
     check(model, want[:2], given[:2])
@@ -154,7 +140,7 @@ def test_forks_have_states_of_their_own():
 
 
 def test_a_saved_model_begins_as_it_did(tmp_path):
-    program, given = graph.parse(PROGRAM), inputs(3)
+    program, given = graph.parse(MEAN), inputs(3)
     model = tw.compile(program, threads=1)
     model(given[0])
     loaded = tw.load(model.save(tmp_path / "mean.so"))
@@ -165,7 +151,7 @@ def test_a_saved_model_begins_as_it_did(tmp_path):
 
 
 def test_a_model_is_saved_with_its_current_states(tmp_path):
-    program, given = graph.parse(PROGRAM), inputs(6)
+    program, given = graph.parse(MEAN), inputs(6)
     want = interpreted(program, given)
     model = tw.compile(program, threads=1)
     check(model, want[:2], given[:2])
@@ -196,7 +182,7 @@ def test_states_that_begin_alike_are_saved_apart(tmp_path):
 
 
 def test_only_states_that_exist_are_saved(tmp_path):
-    model = tw.compile(graph.parse(PROGRAM), threads=1)
+    model = tw.compile(graph.parse(MEAN), threads=1)
     with pytest.raises(tw.TilewrightError, match="TW4056"):
         model.save(tmp_path / "mean.so", states="last")
 

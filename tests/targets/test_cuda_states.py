@@ -14,22 +14,10 @@ from tilewright.runtime import cuda
 from tilewright.runtime.device_states import DeviceStates
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from host_gpu import fetched, on_host, view
+from stateful_models import MEAN
 
-# A running sum, a count, what was given last, and the one before that.
-MEAN = """
-module stage imported outputs ("mean") states (
-    f32[4](0.0, 0.0, 0.0, 0.0), f32[](0.0), f32[4](7.0, 7.0, 7.0, 7.0), f32[4](9.0, 9.0, 9.0, 9.0)
-) {
-  graph @main(%x: f32[4], %sum: f32[4], %count: f32[], %last: f32[4], %before: f32[4]) {
-    %one: f32[] = constant() {data = f32[](1.0)}
-    %new_sum = add(%sum, %x)
-    %new_count = add(%count, %one)
-    %mean = div(%new_sum, %new_count)
-    return %mean, %new_sum, %new_count, %x, %last
-  }
-}
-"""
 ROTATED = (
     "module stage imported states (f32[2](1.0, 2.0), f32[2](3.0, 4.0), f32[2](5.0, 6.0)) {"
     " graph @main(%x: f32[2], %a: f32[2], %b: f32[2], %c: f32[2]) {"

@@ -12,7 +12,7 @@ import tilewright as tw  # noqa: E402
 from tilewright.runtime import cuda  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_cuda_torch import Changes, Counts, Model, language_model  # noqa: E402
+from test_cuda_torch import Changes, Counts, Model, check, language_model  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -21,10 +21,6 @@ pytestmark = pytest.mark.gpu
 def _gpu():
     if not (cuda.is_available() and torch.cuda.is_available()):
         pytest.skip("no NVIDIA GPU can be reached, or torch has no CUDA")
-
-
-def check(made, want):
-    torch.testing.assert_close(made, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

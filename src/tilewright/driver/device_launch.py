@@ -20,7 +20,7 @@ from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
 from tilewright.codegen.launches import Kernel as DeviceKernel
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver.kernels import Kernel
-from tilewright.runtime import conditions, cuda
+from tilewright.runtime import conditions, cuda, cuda_graphs
 
 
 class Gpu(Protocol):
@@ -33,9 +33,11 @@ class Gpu(Protocol):
     def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
     def load(self, code: DeviceCode, kernel: Kernel) -> Any: ...
-    def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any: ...
+    def graph(
+        self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]]
+    ) -> Any: ...
     def record(
-        self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]], stream: int
+        self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]], stream: int
     ) -> None: ...
     def is_capturing(self, stream: int) -> bool: ...
     def beside_capture(self) -> AbstractContextManager[Gpu]: ...
@@ -44,7 +46,7 @@ class Gpu(Protocol):
     def record_choice(self, choice: Any, stream: int) -> None: ...
     def record_loop(self, loop: Any, stream: int) -> None: ...
     def timer(self) -> Any: ...
-    def timeline(self, launches: Sequence[cuda.Startable]) -> Any: ...
+    def timeline(self, launches: Sequence[cuda_graphs.Startable]) -> Any: ...
     def wait(self, stream: int) -> None: ...
     def tensor_map(
         self,
@@ -110,14 +112,16 @@ class CudaGpu:
     def load(self, code: DeviceCode, kernel: Kernel) -> Any:
         return cuda.Module(code.ptx)
 
-    def graph(self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]]) -> Any:
-        return cuda.Graph(cuda.branched(launches, waits))
+    def graph(
+        self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]]
+    ) -> Any:
+        return cuda_graphs.Graph(cuda_graphs.branched(launches, waits))
 
     def record(
-        self, launches: Sequence[cuda.Startable], waits: Sequence[Sequence[int]], stream: int
+        self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]], stream: int
     ) -> None:
         """Make launches a part of what a caller captures."""
-        cuda.branched(launches, waits)(stream)
+        cuda_graphs.branched(launches, waits)(stream)
 
     def is_capturing(self, stream: int) -> bool:
         return cuda.is_capturing(stream)
@@ -133,8 +137,8 @@ class CudaGpu:
     def timer(self) -> Any:
         return cuda.Timer()
 
-    def timeline(self, launches: Sequence[cuda.Startable]) -> Any:
-        return cuda.Timeline(launches)
+    def timeline(self, launches: Sequence[cuda_graphs.Startable]) -> Any:
+        return cuda_graphs.Timeline(launches)
 
     def wait(self, stream: int) -> None:
         cuda.wait(stream)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.runtime.cuda import Stream, _Driver
+from tilewright.runtime.cuda import Driver, Stream
 
 LEAST_DRIVER = 12040  # CUDA 12.4 introduced both kinds of nodes
 Record = Callable[[int], None]
@@ -17,7 +17,7 @@ Record = Callable[[int], None]
 
 def are_available() -> bool:
     """Whether the driver supports conditional nodes."""
-    (version,) = _Driver.get().call("cuDriverGetVersion")
+    (version,) = Driver.get().call("cuDriverGetVersion")
     return bool(version >= LEAST_DRIVER)
 
 
@@ -27,7 +27,7 @@ def add_choice(
     """Add bodies that each run if their handle is set."""
     handles = [_handle(stream) for _ in bodies]
     decide(stream, [int(handle) for handle in handles])
-    kind = _Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+    kind = Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
     for handle, body in zip(handles, bodies, strict=True):
         _add(stream, handle, kind, body)
 
@@ -40,12 +40,12 @@ def add_loop(
     """Add a body that runs while its handle is set; `body` is given the handle."""
     handle = _handle(stream)
     decide(stream, [int(handle)])
-    kind = _Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
+    kind = Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
     _add(stream, handle, kind, lambda own: body(own, int(handle)))
 
 
 def _handle(stream: int) -> Any:
-    driver = _Driver.get()
+    driver = Driver.get()
     graph, _, _ = _capture_info(stream)
     # Without a default the value persists between runs: deciding kernels always set it.
     (handle,) = driver.call("cuGraphConditionalHandleCreate", graph, driver.context, 0, 0)
@@ -55,21 +55,19 @@ def _handle(stream: int) -> Any:
 def _capture_info(stream: int) -> tuple[Any, Any, Any]:
     """The graph being captured, the stream's last nodes, and the function that updates
     dependences."""
-    _, _, graph, last, edges, _ = _Driver.get().call(
-        _versioned("cuStreamGetCaptureInfo", 3), stream
-    )
+    _, _, graph, last, edges, _ = Driver.get().call(_versioned("cuStreamGetCaptureInfo", 3), stream)
     return graph, last, edges
 
 
 def _versioned(name: str, version: int) -> str:
     """A driver function with edge data: bindings before CUDA 13 have it with a version suffix."""
     numbered = f"{name}_v{version}"
-    return numbered if hasattr(_Driver.get().api, numbered) else name
+    return numbered if hasattr(Driver.get().api, numbered) else name
 
 
 def _add(stream: int, handle: Any, kind: Any, body: Record) -> None:
     """Add a node with a body after what the stream has captured."""
-    driver = _Driver.get()
+    driver = Driver.get()
     api = driver.api
     graph, last, edges = _capture_info(stream)
     params = api.CUgraphNodeParams()

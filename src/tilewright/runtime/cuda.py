@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from tilewright.runtime.dlpack import code_of
 SHARED_BYTES_BY_DEFAULT = 48 * 1024
 STATIC_SHARED_BYTES = 4096  # static shared memory of kernels that also use dynamic, at most
 DEVICE = Device("cuda")  # the first GPU, whose context is used
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 class CudaError(TilewrightError, RuntimeError):
@@ -54,11 +54,11 @@ LOST = (
 LEAST_DRIVER, LEAST_COMPUTE = 12000, (8, 0)  # CUDA 12.0, sm_80
 
 
-class _Driver:
+class Driver:
     """The driver, initialized once; its device's primary context is made current in every calling
     thread."""
 
-    _instance: _Driver | None = None
+    _instance: Driver | None = None
     _making = threading.Lock()
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class _Driver:
             raise Unsupported("TW4020", f"the GPU is {shown}, {needed} or later is needed")
 
     @classmethod
-    def get(cls) -> _Driver:
+    def get(cls) -> Driver:
         if cls._instance is None:
             with cls._making:
                 if cls._instance is None:
@@ -151,7 +151,7 @@ def _version(number: int) -> str:
 def is_available() -> bool:
     """Whether a GPU is available."""
     try:
-        _Driver.get()
+        Driver.get()
     except TilewrightError:
         return False
     return True
@@ -160,28 +160,28 @@ def is_available() -> bool:
 def start_driver() -> None:
     """Initialize the driver in the background: it takes a third of a second, without the GIL. A
     missing driver is reported on first use."""
-    if _Driver._instance is None:
+    if Driver._instance is None:
         threading.Thread(target=is_available, name="tilewright-cuda").start()
 
 
 def _mark_forked() -> None:
     """In a forked child the parent's driver does not work, and cannot be initialized again."""
-    if _Driver._instance is not None:
-        _Driver._instance._lost = "the process was forked after the driver had started"
-    _Driver._making.release()
+    if Driver._instance is not None:
+        Driver._instance._lost = "the process was forked after the driver had started"
+    Driver._making.release()
 
 
 # No fork during initialization: the child would wait for a thread that it does not have.
 os.register_at_fork(
-    before=_Driver._making.acquire,
-    after_in_parent=_Driver._making.release,
+    before=Driver._making.acquire,
+    after_in_parent=Driver._making.release,
     after_in_child=_mark_forked,
 )
 
 
 def is_lost() -> bool:
     """Whether a kernel has destroyed this process's context: every call fails from then on."""
-    return _Driver._instance is not None and bool(_Driver._instance._lost)
+    return Driver._instance is not None and bool(Driver._instance._lost)
 
 
 ROUND_BYTES = 512  # sizes of allocations are multiples
@@ -210,7 +210,7 @@ class _Pool:
 
     def new(self, size: int) -> int:
         """The address of memory that nothing has used."""
-        driver = _Driver.get()
+        driver = Driver.get()
         try:
             (pointer,) = driver.call("cuMemAlloc", size)
         except CudaError as first:
@@ -234,7 +234,7 @@ class _Pool:
 
     def release(self) -> None:
         """Return unused memory to the driver."""
-        driver = _Driver.get()
+        driver = Driver.get()
         driver.call("cuCtxSynchronize")
         with self.lock:
             kept, self.free = self.free, {}
@@ -321,8 +321,8 @@ def follow(stream: int, before: int) -> None:
         before = LEGACY
     if stream == before or is_capturing(stream) or is_capturing(before):
         return
-    driver = _Driver.get()
-    (event,) = driver.call("cuEventCreate", _NO_TIMING)
+    driver = Driver.get()
+    (event,) = driver.call("cuEventCreate", NO_TIMING)
     driver.call("cuEventRecord", event, before)
     driver.call("cuStreamWaitEvent", stream, event, 0)
     driver.call("cuEventDestroy", event)
@@ -382,7 +382,7 @@ def _from_interface(value: Any, stream: int) -> Array:
         follow(stream, form["stream"])
     index = DEVICE.index
     if math.prod(form["shape"]):
-        driver = _Driver.get()
+        driver = Driver.get()
         kind = driver.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         (index,) = driver.call("cuPointerGetAttribute", kind, address)
     return Array._from_address(
@@ -417,26 +417,26 @@ def to_host(source: Array, target: NDArray[Any] | None = None, stream: int = 0) 
 def copy_in(address: int, source: NDArray[Any], stream: int = 0) -> None:
     """Copy host to device memory in stream order; the source may be reused on return."""
     if source.nbytes:
-        driver = _Driver.get()
+        driver = Driver.get()
         driver.call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
 
 
 def copy_out(target: NDArray[Any], address: int, stream: int = 0) -> None:
     """Copy device to host memory, after the stream's queued work."""
     if target.nbytes:
-        driver = _Driver.get()
+        driver = Driver.get()
         driver.call("cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, stream)
         driver.call("cuStreamSynchronize", stream)
 
 
 def wait(stream: int = 0) -> None:
     """Wait for all work queued on a stream."""
-    _Driver.get().call("cuStreamSynchronize", stream)
+    Driver.get().call("cuStreamSynchronize", stream)
 
 
 def is_capturing(stream: int) -> bool:
     """Whether a stream is being captured."""
-    driver = _Driver.get()
+    driver = Driver.get()
     (status,) = driver.call("cuStreamIsCapturing", stream)
     return bool(status != driver.api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
@@ -444,7 +444,7 @@ def is_capturing(stream: int) -> bool:
 @contextlib.contextmanager
 def beside_capture() -> Iterator[None]:
     """Lets this thread allocate memory and wait for other streams while a stream is captured."""
-    driver = _Driver.get()
+    driver = Driver.get()
     relaxed = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     (before,) = driver.call("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
@@ -463,7 +463,7 @@ def copy_in_beside(address: int, source: NDArray[Any]) -> None:
 def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
     """Copy device memory in stream order."""
     if size_bytes:
-        _Driver.get().call("cuMemcpyDtoDAsync", to, source, size_bytes, stream)
+        Driver.get().call("cuMemcpyDtoDAsync", to, source, size_bytes, stream)
 
 
 class TensorMap:
@@ -492,7 +492,7 @@ class TensorMap:
         box: tuple[int, ...],
         corners: tuple[int, ...] = (),
     ) -> None:
-        self.driver = driver = _Driver.get()
+        self.driver = driver = Driver.get()
         api, inward = driver.api, shape[::-1]
         if not address:
             self._map = api.CUtensorMap()
@@ -548,7 +548,7 @@ class Stream:
     gone: ClassVar[set[int]] = set()  # destroyed handles that arrays may still refer to
 
     def __init__(self) -> None:
-        self.driver = _Driver.get()
+        self.driver = Driver.get()
         (self._handle,) = self.driver.call("cuStreamCreate", 0)
         self.gone.discard(self.handle)
 
@@ -557,7 +557,7 @@ class Stream:
         return int(self._handle)
 
     def synchronize(self) -> None:
-        _Driver.get().call("cuStreamSynchronize", self._handle)
+        Driver.get().call("cuStreamSynchronize", self._handle)
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -565,124 +565,16 @@ class Stream:
             self.driver.drop("cuStreamDestroy", self._handle)
 
 
-class Graph:
-    """A CUDA graph, captured once. It keeps its kernels and memory alive."""
-
-    def __init__(self, record: Callable[[int], None], stream: Stream | None = None) -> None:
-        """Capture what `record` queues on the stream it is given."""
-        self.driver = driver = _Driver.get()
-        self._record, self._stream = record, stream or Stream()
-        mode = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.call("cuStreamBeginCapture", self._stream.handle, mode)
-        try:
-            record(self._stream.handle)
-        except BaseException:
-            driver.drop("cuStreamEndCapture", self._stream.handle)
-            raise
-        (graph,) = driver.call("cuStreamEndCapture", self._stream.handle)
-        (self._executable,) = driver.call("cuGraphInstantiate", graph, 0)
-        driver.call("cuGraphDestroy", graph)
-
-    def launch(self, stream: int = 0) -> None:
-        self.driver.call("cuGraphLaunch", self._executable, stream)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_executable"):
-            self.driver.drop("cuGraphExecDestroy", self._executable)
-
-
-class Startable(Protocol):
-    """Work that is queued on a stream."""
-
-    @property
-    def is_kernel(self) -> bool: ...
-
-    @property
-    def starts_early(self) -> bool:
-        """Whether it may use programmatic dependent launch."""
-        ...
-
-    def start(self, stream: int, is_early: bool = False) -> None: ...
-
-
-def branched(
-    launches: Sequence[Startable], waits: Sequence[Sequence[int]]
-) -> Callable[[int], None]:
-    """A function that captures launches on parallel branches: each starts when its dependences
-    have ended, or early, where it depends only on the last one of its own branch."""
-
-    def record(stream: int) -> None:
-        driver = _Driver.get()
-        side = [stream, *(each.handle for each in _side_streams())]
-        events = [driver.call("cuEventCreate", _NO_TIMING)[0] for _ in range(len(launches) + 1)]
-        driver.call("cuEventRecord", events[-1], stream)
-        tails: list[int | None] = [None] * len(side)
-        at: list[int] = []
-        for number, (launch, before) in enumerate(zip(launches, waits, strict=True)):
-            own = _branch(tails, before)
-            if tails[own] is None and own:  # the branch joins the capture
-                driver.call("cuStreamWaitEvent", side[own], events[-1], 0)
-            others = _last_on_others(at, before, own)
-            for other in others:
-                driver.call("cuStreamWaitEvent", side[own], events[other], 0)
-            tail = tails[own]
-            follows = tail is not None and launches[tail].is_kernel and not others
-            launch.start(side[own], is_early=follows and launch.starts_early)
-            driver.call("cuEventRecord", events[number], side[own])
-            tails[own] = number
-            at.append(own)
-        for own, tail in enumerate(tails):
-            if own and tail is not None:
-                driver.call("cuStreamWaitEvent", stream, events[tail], 0)
-        for event in events:
-            driver.call("cuEventDestroy", event)
-
-    return record
-
-
-BRANCHES = 8  # parallel branches, at most
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-_IN_GRAPH = 1  # CU_EVENT_RECORD_EXTERNAL: recorded on each execution of the graph
-_of_thread = threading.local()
-
-
-def _side_streams() -> list[Stream]:
-    """Streams that a thread captures branches on."""
-    found: list[Stream] | None = getattr(_of_thread, "streams", None)
-    if found is None:
-        found = _of_thread.streams = [Stream() for _ in range(BRANCHES - 1)]
-    return found
-
-
-def _branch(tails: Sequence[int | None], before: Sequence[int]) -> int:
-    """The branch of a launch: that of the last one it waits for, else an empty one, else the one
-    idle for longest."""
-    behind = [own for own, tail in enumerate(tails) if tail is not None and tail in before]
-    if behind:
-        return max(behind, key=lambda own: tails[own] or 0)
-    free = [own for own, tail in enumerate(tails) if tail is None]
-    return free[0] if free else min(range(len(tails)), key=lambda own: tails[own] or 0)
-
-
-def _last_on_others(at: Sequence[int], before: Sequence[int], own: int) -> list[int]:
-    """Of a launch's dependences, the last on each other branch, which implies the earlier ones."""
-    last: dict[int, int] = {}
-    for number in before:
-        if at[number] != own:
-            last[at[number]] = max(last.get(at[number], -1), number)
-    return list(last.values())
-
-
 def synchronize() -> None:
     """Wait until the GPU is idle."""
-    _Driver.get().call("cuCtxSynchronize")
+    Driver.get().call("cuCtxSynchronize")
 
 
 class Module:
     """Kernels loaded from PTX."""
 
     def __init__(self, ptx: str) -> None:
-        self.driver = _Driver.get()
+        self.driver = Driver.get()
         (self._handle,) = self.driver.call("cuModuleLoadData", ptx.encode() + b"\0")
         self._kernels: dict[str, Any] = {}
 
@@ -767,43 +659,11 @@ class Module:
         return config
 
 
-class Timeline:
-    """Launches as one graph with events between them: times each in place, without the host."""
-
-    def __init__(self, launches: Sequence[Startable]) -> None:
-        self.driver = driver = _Driver.get()
-        self._events = [driver.call("cuEventCreate", 0)[0] for _ in range(len(launches) + 1)]
-
-        def record(stream: int) -> None:
-            self._mark(0, stream)
-            for at, launch in enumerate(launches, 1):
-                launch.start(stream)
-                self._mark(at, stream)
-
-        self._graph = Graph(record)
-
-    def _mark(self, at: int, stream: int) -> None:
-        self.driver.call("cuEventRecordWithFlags", self._events[at], stream, _IN_GRAPH)
-
-    def run(self) -> list[float]:
-        """Milliseconds of each launch."""
-        self._graph.launch()
-        self.driver.call("cuEventSynchronize", self._events[-1])
-        return [
-            float(self.driver.call("cuEventElapsedTime", begin, end)[0])
-            for begin, end in itertools.pairwise(self._events)
-        ]
-
-    def __del__(self) -> None:
-        for event in getattr(self, "_events", ()):
-            self.driver.drop("cuEventDestroy", event)
-
-
 class Timer:
     """GPU time between two points of a stream."""
 
     def __init__(self) -> None:
-        self.driver = _Driver.get()
+        self.driver = Driver.get()
         (self._begin,) = self.driver.call("cuEventCreate", 0)
         (self._end,) = self.driver.call("cuEventCreate", 0)
 

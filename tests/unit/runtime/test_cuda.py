@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.base.dtype import BF16
 from tilewright.base.errors import TilewrightError
-from tilewright.runtime import cuda
+from tilewright.runtime import cuda, cuda_graphs
 
 
 class CUresult(enum.Enum):
@@ -69,9 +69,9 @@ def driver(monkeypatch):
         monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
         monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
         monkeypatch.delitem(sys.modules, "cuda.bindings.driver", raising=False)
-        monkeypatch.setattr(cuda._Driver, "_instance", None)
+        monkeypatch.setattr(cuda.Driver, "_instance", None)
         monkeypatch.setattr(cuda, "_pool", cuda._Pool())
-        monkeypatch.setattr(cuda, "_of_thread", threading.local())
+        monkeypatch.setattr(cuda_graphs, "_of_thread", threading.local())
         return made
 
     return use
@@ -155,7 +155,7 @@ class Launch:
 )  # fmt: skip
 def test_launches_start_early_behind_the_kernel_they_wait_for_alone(driver, launches, waits, early):
     driver(Driver())
-    cuda.branched(launches, waits)(7)
+    cuda_graphs.branched(launches, waits)(7)
     assert [launch.was for launch in launches] == early
 
 
