@@ -17,7 +17,7 @@ import onnx
 import tolerances
 from drawn_plans import random_plans
 from onnx_differences import REASONS, REFUSALS
-from onnx_random import Case, large_case, random_case
+from onnx_random import KINDS, Case
 from onnx_rounding import moved_by_rounding
 from workers import Lost, in_child
 
@@ -46,11 +46,11 @@ class Outcome:
     fallbacks: tuple[str, ...] = ()  # operators that did not run as native code
 
 
-def check_seed(job: tuple[int, str, bool]) -> Outcome:
-    """Make the model of a seed, a large one or not, and check it."""
-    seed, how, is_large = job
+def check_seed(job: tuple[int, str, str]) -> Outcome:
+    """Make the model of a seed, of a kind, and check it."""
+    seed, how, kind = job
     try:
-        case = large_case(seed) if is_large else random_case(seed)
+        case = KINDS[kind](seed)
         onnx.checker.check_model(case.model, full_check=True)
     except Exception as error:
         return Outcome(seed, FAILED, f"the generator: {type(error).__name__}: {error}")
@@ -70,6 +70,10 @@ def check_case(case: Case, how: str) -> Outcome:
         given, outcome.fallbacks = our_answers(case, how)
         baseline = our_answers(case, INTERPRETED)[0] if how != INTERPRETED and refusal else None
     except TilewrightError as error:
+        both = not isinstance(error, CompilerBug) and peer_answers(case, plain=True)[1]
+        if both:
+            outcome.status, outcome.why = REFUSED, f"and by us: {error.code}"
+            return outcome
         kind = "bug" if isinstance(error, CompilerBug) else "error"
         return failed(outcome, f"{kind}: {type(error).__name__}: {error.code}: {error.message}")
     except Exception as error:
