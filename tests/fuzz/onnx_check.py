@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from contextlib import nullcontext
@@ -23,6 +24,9 @@ from workers import Lost, in_child
 
 from tilewright.base.errors import CompilerBug, TilewrightError
 from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.driver.optimize import optimize
+from tilewright.driver.options import Options
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.passes import CANONICAL
@@ -30,6 +34,16 @@ from tilewright.graph.verify import verify
 
 INTERPRETED, NATIVE = "interpreted", "native"
 PLANNED = "planned"  # native, by plans drawn at random
+OPTIMIZED = "optimized"  # all graph passes of a target drawn at random, then interpreted
+TARGETS = (
+    "cpu",
+    "cpu -mcpu=emeraldrapids",
+    "cpu -mcpu=cascadelake",
+    "cpu -mcpu=haswell",
+    "aarch64-linux-gnu -mcpu=neoverse-n1",
+    "cuda -arch=sm_90a",
+    "cuda -arch=sm_80",
+)
 AGREED, EXPLAINED, REFUSED, FAILED = "agreed", "explained", "refused by the peer", "failed"
 
 
@@ -180,6 +194,10 @@ def our_answers(case: Case, how: str) -> tuple[list[list[Any]], tuple[str, ...]]
         ]
         return outputs, tuple(compiled.fallbacks)
     module = import_model(case.model)
+    if how == OPTIMIZED:
+        target = Target.parse(random.Random(case.seed).choice(TARGETS))
+        module = optimize(module, target, Options(threads=1))
+        return [list(interpret(module, *(feeds[n] for n in names))) for feeds in case.feeds], ()
     context = PassContext(observers=(lambda name, before, after: verify(after),))
     module = run_passes(module, CANONICAL, context)
     outputs = [
