@@ -22,7 +22,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.machine import WIDENED_LANES
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
-from tilewright.rules.cpu.squares import SQUARE_ELEMENTS, transpose_squares
+from tilewright.rules.cpu.register_transpose import SQUARE_ELEMENTS, transpose_squares
 from tilewright.rules.match.contraction import Contraction, find_contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE

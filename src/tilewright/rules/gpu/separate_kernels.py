@@ -78,4 +78,4 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(kernels=np.full(len(c["form"]), found.cycles))
 
 
-APART = Rule("apart", Closed, match, plans, cost, None)
+SEPARATE_KERNELS = Rule("separate_kernels", Closed, match, plans, cost, None)
