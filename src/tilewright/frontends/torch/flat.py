@@ -22,7 +22,7 @@ from tilewright.base.loc import Loc
 from tilewright.frontends.common.report import Problems, Skip, report
 from tilewright.frontends.torch.calling import as_lent
 from tilewright.frontends.torch.importer import Env, Importer, location
-from tilewright.frontends.torch.rules.pairs import Pair, parted
+from tilewright.frontends.torch.rules.complex import Pair, parted
 from tilewright.frontends.torch.sizes import symbols_of
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.frontends.torch.views import Step, base_of, steps_to

@@ -27,7 +27,7 @@ from tilewright.frontends.common.report import Problems, Skip
 from tilewright.frontends.torch.floats import float_of
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.rules.base import Context
-from tilewright.frontends.torch.rules.pairs import (
+from tilewright.frontends.torch.rules.complex import (
     BY_PARTS,
     PAIR_RULES,
     Pair,

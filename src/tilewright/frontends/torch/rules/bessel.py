@@ -14,7 +14,7 @@ from mpmath import mpf
 
 from tilewright.base.dtype import F64
 from tilewright.frontends.torch.rules.base import Context, Rule
-from tilewright.frontends.torch.rules.fits import fitted
+from tilewright.frontends.torch.rules.chebyshev import fitted
 from tilewright.frontends.torch.rules.special import in_f64, inverse_error
 from tilewright.graph import Value
 
