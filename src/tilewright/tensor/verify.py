@@ -318,7 +318,7 @@ class _Verifier:
         return []
 
     def _update(self, stmt: ir.Update, around: _Around) -> list[_Around]:
-        self._not_flat(stmt, "an update")
+        self._not_flat("an update")
         for expr in stmt.exprs():
             self._expr(expr, around)
         reducer = stmt.reducer
@@ -355,7 +355,7 @@ class _Verifier:
         return []
 
     def _tensor_call(self, stmt: ir.TensorCall, around: _Around) -> list[_Around]:
-        self._not_flat(stmt, "a tensor call")
+        self._not_flat("a tensor call")
         return self._regions_call(stmt, around)
 
     def _extern_call(self, stmt: ir.ExternCall, around: _Around) -> list[_Around]:
@@ -484,7 +484,7 @@ class _Verifier:
     # ------------------------------------------------------------------ blocks
 
     def _block(self, block: Block, around: _Around) -> list[_Around]:
-        self._not_flat(block, f"block @{block.name}")
+        self._not_flat(f"block @{block.name}")
         if block.name in self.names:
             self.fail("TW2040", f"there are two blocks called @{block.name}")
         self.names.add(block.name)
@@ -574,7 +574,7 @@ class _Verifier:
                 "region it declares",
             )
 
-    def _not_flat(self, stmt: Stmt, what: str) -> None:
+    def _not_flat(self, what: str) -> None:
         if self.flat:
             self.fail("TW2045", f"{what} stands at stage {self.fn.stage}")
 

@@ -97,7 +97,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
     check_alone(fn, scope, block, loop_path, what)
     around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
     ranges = _needed(fn, scope, block, axes, readers, loop, around, what)
-    moved, cover = _moved(fn, scope, block, axes, ranges, around)
+    moved, cover = _moved(fn, scope, block, ranges, around)
     check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
     body = put(path, None)
     assert body is not None
@@ -248,7 +248,6 @@ def _moved(
     fn: Function,
     scope: Scope,
     block: Block,
-    axes: dict[int, Var],
     ranges: dict[Var, Range],
     around: Sequence[For],
 ) -> tuple[Block, Cover]:

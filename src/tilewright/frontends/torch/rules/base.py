@@ -103,10 +103,10 @@ class Context(Emitter):
 
     # ------------------------------------------------------------------ promotion
 
-    def promoted(self, *names: str, kind: KIND = KIND.DEFAULT) -> DType:
+    def promoted(self, *names: str) -> DType:
         """The element type that operands are promoted to before the computation."""
         operands = [self.raw[name] for name in names if self.raw.get(name) is not None]
-        _, result = elementwise_dtypes(*operands, type_promotion_kind=kind)
+        _, result = elementwise_dtypes(*operands, type_promotion_kind=KIND.DEFAULT)
         return dtype_of(result)
 
     def value(self, x: Scalar, to: DType) -> Value:

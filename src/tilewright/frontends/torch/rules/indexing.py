@@ -68,7 +68,7 @@ def _indices(node: Context, given: Sequence[Value | None]) -> list[Value | None]
     return found
 
 
-def _joint(node: Context, indices: Sequence[Value | None], rank: int) -> tuple[
+def _joint(node: Context, indices: Sequence[Value | None]) -> tuple[
     list[int], tuple[Expr, ...], Value
 ]:  # fmt: skip
     """The indexed axes, the shape that the indices broadcast to, and all indices concatenated."""
@@ -103,7 +103,7 @@ def _index(node: Context) -> Value:
         index = indices[axes[0]]
         assert index is not None
         return node.emit("gather", x, index, axis=axes[0])
-    axes, dims, joint = _joint(node, indices, rank)
+    axes, dims, joint = _joint(node, indices)
     rest = [axis for axis in range(rank) if axis not in axes]
     picked = node.emit("gather_nd", transpose(node, x, [*axes, *rest]), joint)
     if axes != list(range(axes[0], axes[0] + len(axes))):
@@ -129,11 +129,11 @@ def _index_put(node: Context) -> Value:
     single = _one_place(node, indices, values) if not add else None
     if single is not None:
         return single
-    axes, dims, joint = _joint(node, indices, rank)
+    axes, dims, joint = _joint(node, indices)
     rest = [axis for axis in range(rank) if axis not in axes]
     order = [*axes, *rest]
     shape = [*dims, *(node.dims()[axis] for axis in rest)]
-    values = _aligned(node, values, axes, len(dims), shape, rank)
+    values = _aligned(node, values, axes, len(dims), shape)
     base = transpose(node, x, order)
     made = node.emit("scatter_nd", base, joint, values, reduction="add" if add else "none")
     return transpose(node, made, sorted(range(rank), key=lambda axis: order[axis]))
@@ -161,9 +161,7 @@ def _one_place(node: Context, indices: Sequence[Value | None], values: Value) ->
     return node.emit("where", here, values, x)
 
 
-def _aligned(
-    node: Context, values: Value, axes: list[int], count: int, shape: list[Expr], rank: int
-) -> Value:
+def _aligned(node: Context, values: Value, axes: list[int], count: int, shape: list[Expr]) -> Value:
     """Values with the axes of x[i, :, j], transposed to have indexed axes first."""
     side_by_side = axes == list(range(axes[0], axes[0] + len(axes)))
     before = axes[0] if side_by_side else 0
