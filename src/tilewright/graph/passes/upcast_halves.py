@@ -23,6 +23,7 @@ from tilewright.graph.types import TensorType, Type
 from tilewright.graph.views import is_view
 from tilewright.graph.visit import Instead
 
+FIXED = ("cast", "bitcast", "call")  # the types of operands are part of their meaning
 MOVES = ("concat", "gather", "pad", "reshape", "slice")  # numbers, as views do
 
 
@@ -56,7 +57,7 @@ def _before_rounding(value: Value, scope: Scope, half: DType) -> Value | None:
 def _wide(node: Node, scope: Scope, *, half: DType) -> Replacement:
     """Compute a 16-bit node in f32."""
     is_half = [value is not None and _is(value.type, half) for value in node.inputs]
-    if node.op in ("cast", "bitcast") or node.bodies or not any(is_half):
+    if node.op in FIXED or node.bodies or not any(is_half):
         return None
     if not all(isinstance(each.type, TensorType) for each in node.outputs):
         return None
