@@ -11,9 +11,11 @@ import typer
 from rich.table import Table
 
 from tilewright.base.errors import UserError
+from tilewright.base.target import CUDA
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
 from tilewright.cli.records import skipped_note
+from tilewright.runtime.cuda import is_available
 from tilewright.runtime.module import Module
 
 if TYPE_CHECKING:
@@ -119,10 +121,17 @@ def _kernel_text(module: Module, name: str) -> str:
     return "\n".join(matches)
 
 
+def _can_run(module: Module) -> bool:
+    """Whether a module runs on this machine."""
+    if not hasattr(module, "profile"):
+        return False
+    return _inside(module).target.kind != CUDA or is_available()
+
+
 def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
     """The minimal time of each kernel in microseconds, on random inputs; empty for another machine,
     or where random inputs cannot be made."""
-    if not hasattr(module, "profile"):
+    if not _can_run(module):
         return {}
     inputs = common.make_inputs(module.inputs, None, dims, 0)
     try:

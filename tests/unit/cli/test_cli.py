@@ -225,6 +225,17 @@ def test_inspect_shows_all_of_a_model(path):
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
 
 
+def test_inspect_shows_a_model_for_a_gpu_where_there_may_be_none(tmp_path):
+    path = tmp_path / "net.tw"
+    path.write_text("graph @main(%x: f32[n, 8]) { %y = relu(%x) return %y }")
+    told = report("inspect", path, "--target", "cuda")
+    assert told["placement"] == {"cuda": 1}
+    (kernel,) = told["kernels"]
+    assert kernel["code_bytes"] > 0
+    row, *_ = report("inspect", path, "--target", "cuda", "--schedules")
+    assert [each["rule"] for each in row["decisions"]] == ["elementwise"]
+
+
 def test_inspect_shows_schedules_where_a_model_refuses_random_inputs(tmp_path):
     """A signal of one sample has no window of three."""
     path = tmp_path / "signal.tw"
