@@ -348,6 +348,15 @@ def test_bisect_finds_nothing_in_a_right_compiler(path, tmp_path):
     assert told["reproducer"] is None
 
 
+def test_bisect_runs_no_code_of_another_machine(path, tmp_path):
+    how = ("--target", "riscv64-linux-gnu", "-o", tmp_path / "small.tw")
+    told = report("bisect", path, *how)
+    assert (told["culprit"], told["native"]) == ("", False)
+    assert told["steps"]
+    assert "riscv64-linux-gnu is not run here" in invoke("bisect", path, *how).stdout
+    assert "TW6002" in invoke("bisect", path, "--target", "wasm32", code=1).stderr
+
+
 def test_the_demo_runs_any_model(path):
     told = report("demo", "--model", path, "--seconds", "0.01")
     assert told["right"]
