@@ -75,6 +75,17 @@ def test_compile_writes_a_library(path, tmp_path):
     assert "holds only native code" in invoke("run", out, "--check", code=1).stderr
 
 
+@needs_compiler
+def test_compile_saves_dynamic_models_for_gpus(tmp_path):
+    path = tmp_path / "net.tw"
+    path.write_text("graph @main(%x: f32[n, 8]) { %y = relu(%x) return %y }")
+    how = ("compile", path, "--target", "cuda", "-o", tmp_path / "net.so")
+    assert "--sizes n=1,8" in " ".join(invoke(*how, code=1).stderr.split())
+    assert report(*how, "--sizes", "n=1,8")["bytes"] == (tmp_path / "net.so").stat().st_size
+    for words in (["--sizes", "n=a"], ["--sizes", "n=1", "--target", "cpu"]):
+        invoke(*how, *words, code=2)
+
+
 def test_run_checks_against_the_interpreter(path, tmp_path):
     told = report("run", path, "--dim", "n=5", "--check", "--save", tmp_path / "y.npz")
     assert told["outputs"][0]["shape"] == [5, 4]
