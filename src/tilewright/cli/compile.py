@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -37,8 +37,8 @@ def compile(
     from tilewright.driver.compiled import SUFFIXES
 
     check_path(out, SUFFIXES)  # before compiling
-    chosen = _values(sizes)
-    if chosen and Machine.parse(target).kind != CUDA:
+    options: dict[str, Any] = {"sizes": _values(sizes)} if sizes else {}
+    if options and Machine.parse(target).kind != CUDA:
         raise typer.BadParameter(
             "only libraries for GPUs are saved for given sizes", param_hint="--sizes"
         )
@@ -46,7 +46,7 @@ def compile(
     module = common.read_module(model, target, threads, precision, without)
     compiled = time.perf_counter()
     with common.progress(f"writing {out}"):
-        path = module.save(out, **({"sizes": chosen} if chosen else {}))
+        path = module.save(out, **options)
     written = time.perf_counter()
     report = {
         "model": str(model),

@@ -75,8 +75,8 @@ def inspect(
         common.print_json(rows) if json else common.output().print(_schedules(rows))
         return
     if choices:
-        told = describe_choices(module)
-        common.print_json(told) if json else common.output().print(_choices(told))
+        rows = describe_choices(module)
+        common.print_json(rows) if json else common.output().print(_choices(rows))
         return
     report = describe_module(module)
     if json:
@@ -218,11 +218,11 @@ def describe_module(module: Module) -> dict[str, Any]:
         "fallbacks": list(module.fallbacks),
     }
     if module.manifest is not None:
-        told = module.manifest["model"]
-        memory = {"arena_bytes": told["arena_bytes"], "weights_bytes": told["weights_bytes"]}
+        saved = module.manifest["model"]
+        memory = {"arena_bytes": saved["arena_bytes"], "weights_bytes": saved["weights_bytes"]}
         return report | {
             "target": module.manifest["target"],
-            "kernels": told["kernels"],
+            "kernels": saved["kernels"],
             "memory": [memory],
         }
     from tilewright.driver.accelerate import AcceleratedModule
@@ -283,18 +283,18 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
     for device, count in report.get("placement", {}).items():
         out.print(f"{device}: {count} nodes")
     if any(report.get("products", {}).values()):
-        told = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
-        out.print(f"GEMMs and convolutions: {told}")
+        counts = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
+        out.print(f"GEMMs and convolutions: {counts}")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 
-def _layers(told: dict[str, Any]) -> Table:
+def _layers(report: dict[str, Any]) -> Table:
     """Cycles of every layer on the accelerator."""
     table = Table("layer", "cycles", "bytes", "of peak", "plan")
-    for row in told["layers"]:
+    for row in report["layers"]:
         figures = (f"{row['cycles']:,}", f"{row['bytes']:,}", f"{row['share']:.1%}")
         table.add_row(row["op"], *figures, row["plan"])
-    table.add_row("all", f"{told['cycles']:,}", "", "", "", style="bold")
+    table.add_row("all", f"{report['cycles']:,}", "", "", "", style="bold")
     return table
 
 
