@@ -89,7 +89,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
             "TW2122",
             f"cannot {what}: it does not write at its spatial iterators, one per dimension",
             name,
-            help="the box to compute cannot be told from the box that is read",
+            help="the box to compute cannot be determined from the box that is read",
         )
     readers = _readers(fn, scope, block, loop)
     check_inputs_late(fn, scope, block, site, readers[0].order, loop_path, what)
@@ -232,7 +232,7 @@ def _threads_sharing(
             fn,
             "TW2129",
             f"cannot {what}: threads around @{scope.holder.name} share "
-            f"%{shared[0].name}, and what they need together cannot be told inside of it",
+            f"%{shared[0].name}, and what they need together cannot be determined inside of it",
             block.name,
         )
     threads = [each for each in around if each.kind == VTHREAD or each.level == THREAD_LEVEL]
