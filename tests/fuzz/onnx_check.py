@@ -34,6 +34,7 @@ from tilewright.graph.verify import verify
 
 INTERPRETED, NATIVE = "interpreted", "native"
 PLANNED = "planned"  # native, by plans drawn at random
+DEVICE = "device"  # kernels for GPUs, interpreted: races, too
 OPTIMIZED = "optimized"  # all graph passes of a target drawn at random, then interpreted
 TARGETS = (
     "cpu",
@@ -193,6 +194,8 @@ def our_answers(case: Case, how: str) -> tuple[list[list[Any]], tuple[str, ...]]
             for feeds in case.feeds
         ]
         return outputs, tuple(compiled.fallbacks)
+    if how == DEVICE:
+        return device_answers(case, names), ()
     module = import_model(case.model)
     if how == OPTIMIZED:
         target = Target.parse(random.Random(case.seed).choice(TARGETS))
@@ -205,6 +208,18 @@ def our_answers(case: Case, how: str) -> tuple[list[list[Any]], tuple[str, ...]]
         for feeds in case.feeds
     ]
     return outputs, ()
+
+
+def device_answers(case: Case, names: list[str]) -> list[list[Any]]:
+    """What kernels for a GPU give, run by the interpreter on memory of the host."""
+    import tilewright
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
+    from host_gpu import fetched, on_host
+
+    target = random.Random(case.seed).choice([each for each in TARGETS if "cuda" in each])
+    compiled = on_host(tilewright.compile(case.model, target=target))
+    return [fetched(compiled, compiled(*(feeds[name] for name in names))) for feeds in case.feeds]
 
 
 # ------------------------------------------------------------------------------------ comparing

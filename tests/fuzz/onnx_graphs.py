@@ -7,6 +7,7 @@
     python tests/fuzz/onnx_graphs.py --kind varied      blocks of real models, with small changes
     python tests/fuzz/onnx_graphs.py --how planned      kernels by plans drawn at random
     python tests/fuzz/onnx_graphs.py --how optimized    no kernels: graph passes of many targets
+    python tests/fuzz/onnx_graphs.py --how device       kernels for GPUs, interpreted
 
 Needs onnxruntime (the extra `bench`). Differences that are no faults are listed, with reasons, in
 onnx_differences.py.
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from onnx_check import (
     AGREED,
+    DEVICE,
     EXPLAINED,
     FAILED,
     INTERPRETED,
@@ -41,6 +43,7 @@ from seeds import begin, until
 from workers import Lost, run_jobs
 
 SECONDS = 120.0  # for one model
+HOW = (NATIVE, PLANNED, DEVICE, OPTIMIZED, INTERPRETED)
 
 
 def main() -> int:
@@ -49,7 +52,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.0, help="begin none after so long")
-    parser.add_argument("--how", choices=(NATIVE, PLANNED, OPTIMIZED, INTERPRETED), default=NATIVE)
+    parser.add_argument(
+        "--how", choices=(NATIVE, PLANNED, DEVICE, OPTIMIZED, INTERPRETED), default=NATIVE
+    )
     parser.add_argument("--kind", choices=tuple(KINDS), default="random", help="of models")
     parser.add_argument("--seed", type=int, help="just this one, explained")
     parser.add_argument("--explain", type=int, default=3, help="how many failures to make small")
