@@ -1,4 +1,4 @@
-"""What each optimization brings: models with one switched off at a time.
+"""The effect of each optimization: models with one switched off at a time.
 
     python bench/ablation.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--threads N]
                              [--without NAME ...] [--all] [--seconds S] [--in-front]

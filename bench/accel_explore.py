@@ -1,4 +1,4 @@
-"""Exploration of the accelerator's designs for ResNet-18 and MobileNet-V2.
+"""Design space exploration of the accelerator for ResNet-18 and MobileNet-V2.
 
     python bench/accel_explore.py [--json FILE] [--designs 200] [--jobs N] [--confirm 3]
                                   [--plot FILE.svg]

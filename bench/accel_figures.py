@@ -1,4 +1,4 @@
-"""The accelerator drawn: its roofline, and where the time of models goes.
+"""Figures of the accelerator: its roofline, and the time of models by layer.
 
     python bench/accel_figures.py [--json FILE] [--folder FOLDER] [--models NAME ...]
 

@@ -1,4 +1,4 @@
-"""MiniLM in int8 beside the accelerator: matrix products there, all else on the CPU.
+"""MiniLM in int8 with the accelerator: GEMMs there, the rest on the CPU.
 
     python bench/accel_minilm.py [--json FILE] [--zoo FOLDER] [--model minilm6] [--target vta-sim]
                                  [--rtl] [--library FILE]

@@ -1,4 +1,4 @@
-"""Models of bytes for the accelerator's bench: layers as the compiler sees them, weights random.
+"""int8 models for benchmarks of the accelerator: chains of layers with random weights.
 
 Cycles depend on shapes alone, so that nothing has to be downloaded, trained or quantized. Graphs
 are what `recognize_integers` makes of the quantized models of the same names.

@@ -1,4 +1,4 @@
-"""Files quantized by ONNX Runtime on the accelerator: what stays on the host, and how far we are.
+"""Models quantized by ONNX Runtime on the accelerator: what stays on the host, and the errors.
 
     python bench/accel_onnx.py [--json FILE] [--zoo FOLDER] [--models resnet18 ...]
                                [--target vta-sim] [--inputs 4]

@@ -1,4 +1,4 @@
-"""Tokens of ResNet-18's layers: what the verifier says when they are missing.
+"""Tokens of ResNet-18's layers: the verifier's answers when they are missing.
 
     python bench/accel_tokens.py [--json FILE] [--pairs 2000] [--schedules 2000] [--jobs N]
                                  [--first SEED] [--seconds S]

@@ -1,4 +1,4 @@
-"""Models of many kinds, none of which is in the zoo, against ONNX Runtime and OpenVINO.
+"""Models outside the zoo against ONNX Runtime and OpenVINO.
 
     python bench/breadth.py [--json FILE] [--models FOLDER] [--only NAME ...] [--threads 2]
                             [--draw SEED] [--count 24]

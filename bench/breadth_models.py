@@ -1,4 +1,4 @@
-"""Models of many kinds that no benchmark here was made with, exported with random weights.
+"""Models of many kinds outside all other benchmarks, exported with random weights.
 
     python bench/breadth_models.py NAME FOLDER
 

@@ -1,4 +1,4 @@
-"""What compiling and loading cost: time, memory, the arena; against peers that compile.
+"""Costs of compiling and loading: time, memory, arena; against peers that compile.
 
     python bench/compile.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--peers NAME ...]
                             [--times N] [--least SECONDS]

@@ -1,4 +1,4 @@
-"""How much of ONNX's own backend suite passes.
+"""The share of ONNX's backend test suite that passes.
 
     python bench/conformance.py [--how native] [--jobs 2] [--filter REGEX] [--failures] [--table]
 

@@ -1,4 +1,4 @@
-"""Sizes left open against sizes known: one module for all, and one compiled for each.
+"""Dynamic sizes against static ones: one module for all, and one compiled for each.
 
     python bench/dynamic.py [--json FILE] [--zoo FOLDER] [--only NAME ...] [--sizes N ...]
                             [--threads 1 2] [--seconds S] [--in-front] [--tuned] [--minutes M]

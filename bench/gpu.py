@@ -1,4 +1,4 @@
-"""Matrix multiplication on an NVIDIA GPU by schedules written here: the design's proof.
+"""GEMM on an NVIDIA GPU by schedules written in this file.
 
     python bench/gpu.py [--json FILE]          says so and measures nothing where there is no GPU
 

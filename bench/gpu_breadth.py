@@ -1,4 +1,4 @@
-"""Models of many kinds on an NVIDIA GPU, against ONNX Runtime on the CPU: right, and what is slow.
+"""Models of many kinds on an NVIDIA GPU against ONNX Runtime on the CPU: errors, and slow kernels.
 
     python bench/gpu_breadth.py [--json FILE] [--models FOLDER] [--only NAME ...] [--precision f16]
                                 [--journal FILE] [--stop-after SECONDS] [--kernels N]

@@ -1,4 +1,4 @@
-"""From a fresh process to the first answer on an NVIDIA GPU, and a saved library without Python.
+"""Time from a fresh process to the first answer on an NVIDIA GPU, and saved libraries in C.
 
     python bench/gpu_compile.py [--json FILE] [--only NAME] [--precision f16] [--folder FOLDER]
                                 [--compiler CC]

@@ -1,4 +1,4 @@
-"""Models of timm and transformers that no kernel was made for, in the order they were drawn.
+"""Models drawn at random from timm and transformers, on an NVIDIA GPU, in the order of drawing.
 
 Of transformers: the type, changes to its configuration, the name and shape of its input.
 """

@@ -1,4 +1,4 @@
-"""One model on an NVIDIA GPU, and nothing else: for compute-sanitizer and for profilers.
+"""Run a single model on an NVIDIA GPU, for compute-sanitizer and profilers.
 
     compute-sanitizer --tool racecheck python bench/gpu_run.py MODEL.onnx [--precision f16]
                                                    [--calls 2] [--size NAME=N ...] [--shared BYTES]

@@ -1,4 +1,4 @@
-"""How kernels are timed on an NVIDIA GPU: graphs of 20 launches over operands that take turns.
+"""Timing of kernels on an NVIDIA GPU: CUDA graphs of 20 launches with rotating operands.
 
 count = copies_of(x.nbytes + w.nbytes)                   so that none is warm in L2
 ours = recorded(lambda turn, stream: run(xs[turn % count], ws[turn % count], stream=stream))

@@ -1,4 +1,4 @@
-"""Models for the benchmarks on a GPU: those of bench/models.py, and a plain BERT encoder.
+"""Models for benchmarks on a GPU: those of bench/models.py, and a plain BERT encoder.
 
 `case(name, folder)` gives a torch module, its inputs, and the ONNX file that it was exported to;
 `batch=32` makes larger inputs, `is_open=True` leaves the batch open in the file.

@@ -1,4 +1,4 @@
-"""Outcomes of a long run, kept as they come: what a run has done, the next one need not do again.
+"""A journal of outcomes, by which a long run can be resumed.
 
     journal = Journal.of(options)            # --journal FILE --stop-after SECONDS
     jobs = [job for job in jobs if name(job) not in journal.found]

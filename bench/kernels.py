@@ -1,4 +1,4 @@
-"""Kernels besides products and convolutions, one by one, against NumPy and torch.
+"""Kernels other than GEMMs and convolutions, one by one, against NumPy and torch.
 
     python bench/kernels.py [--json FILE] [--threads 1 2] [--only SUBSTRING] [--rounds N]
 

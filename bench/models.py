@@ -1,4 +1,4 @@
-"""The models of the benchmarks, exported by torch: random weights, fixed by a seed.
+"""Models of the benchmarks, exported by torch with random weights from a fixed seed.
 
     python bench/models.py FOLDER [--only NAME ...]
 

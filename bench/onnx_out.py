@@ -1,4 +1,4 @@
-"""How many models survive being written back as ONNX.
+"""The share of models that survive export as ONNX.
 
     python bench/onnx_out.py [--stage imported] [--light] [--jobs 2] [--filter REGEX] [--failures]
 

@@ -1,4 +1,4 @@
-"""Contenders of the benchmarks, each in a process of its own.
+"""Peers of the benchmarks, each in a process of its own.
 
     python bench/peers.py PEER MODEL.onnx INPUTS.npz THREADS
 

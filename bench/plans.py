@@ -1,4 +1,4 @@
-"""How good the plans of schedule rules are, and which of them a change has changed.
+"""Quality of the plans that schedule rules choose, and comparison of plans between revisions.
 
     python bench/plans.py [--json FILE] [--rules gemm conv] [--samples 64] [--threads 2]
     python bench/plans.py --jobs 8 --raw FILE        eight kernels at a time, each on its own cores

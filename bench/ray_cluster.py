@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, for as long as a `with` lasts.
+"""A Ray cluster on this machine, as a context manager.
 
 with ray_cluster(token) as address:
     fleet = ray_fleet(address, token=token, workers=3)

@@ -1,4 +1,4 @@
-"""What every benchmark script shares: figures, a table for people, JSON for machines.
+"""Shared by all benchmark scripts: figures, tables, JSON.
 
 A script computes figures and hands them over:
 

@@ -1,4 +1,4 @@
-"""What the runtime and the compiler cost: a parallel region, a call, scratch memory, compiling.
+"""Costs of the runtime and the compiler: parallel regions, calls, scratch memory, compiling.
 
     python bench/runtime.py [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How fast programs are scheduled, lowered, printed and parsed.
+"""Speed of scheduling, lowering, printing and parsing programs.
 
     python bench/schedule.py [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How work is shared out: GEMM and whole models on 1 to 16 threads, and on cores that others use.
+"""Scaling of GEMM and whole models over 1 to 16 threads, and on busy cores.
 
     python bench/threads.py [--json FILE] [--threads 1 4 8 16] [--only NAME ...] [--zoo FOLDER]
                             [--kernels]

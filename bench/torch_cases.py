@@ -1,4 +1,4 @@
-"""One entry of PyTorch's own table of operators, on its own samples: how `torch_ops.py` runs it.
+"""Run one entry of PyTorch's operator database (OpInfo) on its samples, for `torch_ops.py`.
 
 A sample is traced by torch.export, imported, and run as native code or by the references of the
 operators. It is right where PyTorch's own comparison, with its tolerances by element type, says so

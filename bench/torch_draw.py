@@ -1,4 +1,4 @@
-"""Models that nobody chose: drawn by a seed from torchvision, timm and transformers.
+"""Models drawn at random from torchvision, timm and transformers.
 
 A third each of torchvision's builders, the smallest models of timm's files, and the base models of
 transformers' types, in the sizes that their authors gave them: images as large as each wants them,

@@ -1,4 +1,4 @@
-"""How often torch.compile compiles as sizes of batch and sequence change.
+"""Number of compilations by torch.compile as batch and sequence sizes change.
 
     python bench/torch_dynamic.py [--sizes 20] [--filter REGEX] [--backend tilewright]
 

@@ -1,4 +1,4 @@
-"""How many models of torchvision, timm and transformers are right.
+"""The share of models of torchvision, timm and transformers that are right.
 
     python bench/torch_models.py [--sources torchvision,timm,transformers] [--filter REGEX]
                                  [--first REGEX] [--jobs 1] [--threads 1] [--failures]

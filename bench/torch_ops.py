@@ -1,4 +1,4 @@
-"""How much of PyTorch's own table of operators is native.
+"""The share of PyTorch's operator database (OpInfo) that is native.
 
     python bench/torch_ops.py [--how native] [--jobs 2] [--filter REGEX] [--failures] [--limit N]
                               [--journal FILE] [--stop-after SECONDS]

@@ -1,4 +1,4 @@
-"""Programs in which PyTorch's semantics show: mutation, views, aliasing, strides, state, threads.
+"""Programs that depend on PyTorch's semantics: mutation, views, aliasing, strides, state, threads.
 
 Each takes `compile`, which is `torch.compile` or leaves a function as it is, and gives everything
 that may be seen of its calls: results, and inputs that were changed. `torch_semantics.py` holds

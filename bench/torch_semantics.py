@@ -1,4 +1,4 @@
-"""Whether programs under torch.compile do as eager does.
+"""Comparison of programs under torch.compile with eager mode.
 
     python bench/torch_semantics.py [--filter REGEX] [--jobs 2] [--backend tilewright]
 

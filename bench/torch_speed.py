@@ -1,4 +1,4 @@
-"""How fast PyTorch models are: ours against eager, inductor and OpenVINO, in turns.
+"""Speed of PyTorch models, alternating with eager mode, inductor and OpenVINO.
 
     python bench/torch_speed.py [--sections models,cached,overhead,training,generation]
                                 [--only REGEX] [--threads 1,2] [--seconds 1] [--busy]

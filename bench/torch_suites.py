@@ -1,4 +1,4 @@
-"""How PyTorch's own modules, control flow and export examples fare.
+"""PyTorch's own tests of modules, control flow and export, run on Tilewright.
 
     python bench/torch_suites.py [--suites modules,flow,programs] [--filter REGEX] [--jobs 2]
                                  [--failures] [--journal FILE] [--stop-after SECONDS]

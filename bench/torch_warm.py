@@ -1,4 +1,4 @@
-"""What PyTorch and the compiler load and work out at first use, for processes forked from here.
+"""Preloading of PyTorch and the compiler, for processes forked from this one.
 
 Importing this module traces and compiles a small model, on one core: kernels are then compiled by
 this process, which has no other threads and so can be forked.

@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers with made-up weights, and how one is run.
+"""Models of torchvision, timm and transformers with random weights, and how to run one.
 
 A model is right where its error against itself in f64, at two batch sizes from one compilation, is
 at most three times that of PyTorch's own f32. Where rounding decides what a model attends to, that

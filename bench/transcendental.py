@@ -1,4 +1,4 @@
-"""Transcendental functions: greatest error in ulps and throughput, against NumPy and libm.
+"""Transcendental functions: maximum error in ulps and throughput, against NumPy and libm.
 
     python bench/transcendental.py [--json FILE] [--dtype f32] [--only exp,tanh]
 

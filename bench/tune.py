@@ -1,4 +1,4 @@
-"""What tuning gains, on what it was not made for, and that nothing breaks it.
+"""What tuning gains on models outside its development, and its robustness.
 
     python bench/tune.py zoo [--json FILE] [--minutes 5] [--only NAME ...] [--precision f32 bf16]
     python bench/tune.py tail [--minutes 1] [--only NAME ...]      kernels no model of the zoo has

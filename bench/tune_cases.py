@@ -1,4 +1,4 @@
-"""Kernels that tuning is measured on: convolutions of ResNet-18, depthwise ones, GEMMs of BERT."""
+"""Kernels to measure tuning with: convolutions of ResNet-18, depthwise ones, GEMMs of BERT."""
 
 from __future__ import annotations
 

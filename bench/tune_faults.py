@@ -1,4 +1,4 @@
-"""Candidates that crash, hang, take all memory or are wrong; tuners that are killed.
+"""Fault injection for the tuner: candidates that crash, hang or are wrong; tuners that are killed.
 
 What `bench/tune.py faults` shows: every planted candidate is rejected for its own reason and no
 other one is, the best that is found is a sound one, no finished record is ever lost, and tasks of

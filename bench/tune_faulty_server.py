@@ -1,4 +1,4 @@
-"""The server that checks candidates, with faults planted in what they run: see tune_faults.py.
+"""The server that checks candidates, with injected faults: see tune_faults.py.
 
 A fault happens where a candidate's own code would have it: while it runs, or in one element of its
 result. Which candidate has which is told by its name alone, so that whoever asks knows too.

@@ -1,4 +1,4 @@
-"""Kernels that no model of the zoo has: what `bench/tune.py tail` tunes."""
+"""Kernels that no model of the zoo has, for `bench/tune.py tail`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many measurements search needs: curves of random, GA, trees, TreeGRU, and with transfer.
+"""Number of measurements that search needs: random, GA, trees, TreeGRU, and transfer.
 
     python bench/tune_quality.py [--json FILE] [--space rules|sketches] [--points 1500] [--only X]
                                  [--save FILE] [--seconds S] [--load FILE ...] [--seeds 3]

@@ -1,4 +1,4 @@
-"""Convolutions of ResNet-18, in the tensor expressions of whoever tunes them."""
+"""Convolutions of ResNet-18, built by the tensor expressions of either compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that no rule knows, tuned by sketches alone, against their parallel, vectorized loops.
+"""Kernels that no rule matches, tuned by sketches, against parallel, vectorized loops.
 
     python bench/tune_sketches.py [--json FILE] [--minutes 3] [--threads 2] [--workers 1] [--only X]
 

@@ -1,4 +1,4 @@
-"""How fast candidates are scored, and how well: features and trees together.
+"""Throughput and accuracy of scoring candidates: features and trees.
 
     python bench/tune_speed.py [--json FILE] [--points N] [--trials 200] [--only X] [--workers N]
                                [--save FILE] [--load FILE --target "cpu -mcpu=..."]

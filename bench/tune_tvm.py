@@ -1,4 +1,4 @@
-"""ResNet-18's convolutions by sketches alone against TVM MetaSchedule, given the same minutes.
+"""Sketches against TVM MetaSchedule on convolutions of ResNet-18, with equal budgets.
 
     python bench/tune_tvm.py [--json FILE] [--minutes 3] [--only "resnet18 5" ...] [--threads 2]
                              [--processor-time]

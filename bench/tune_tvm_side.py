@@ -1,4 +1,4 @@
-"""TVM's side of `tune_tvm.py`, in a process of its own: it may hang, crash, or be ended.
+"""TVM's side of `tune_tvm.py`, in a separate process, which may hang, crash or be killed.
 
     python bench/tune_tvm_side.py tune FOLDER SHAPE THREADS CPU CLOCK   search until ended
     python bench/tune_tvm_side.py serve FOLDER SHAPE THREADS CPU CLOCK  run the best when asked to

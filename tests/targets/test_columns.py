@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import RULES, schedule
-from tilewright.rules.gpu.apart import APART, LATER
+from tilewright.rules.gpu.separate_kernels import LATER, SEPARATE_KERNELS
 from tilewright.rules.rule import Choice
 from tilewright.tensor.passes import lower
 
@@ -130,7 +130,7 @@ def test_many_rows_of_odd_lengths_share_blocks(columns):
 
 def test_rivals_are_priced_by_the_entries_that_follow():
     entries = RULES["cuda"]
-    own = next(at for at, entry in enumerate(entries) if APART in entry)
+    own = next(at for at, entry in enumerate(entries) if SEPARATE_KERNELS in entry)
     assert [entry for entry in entries[own + 1 :] if entry in LATER] == [*LATER]
 
 

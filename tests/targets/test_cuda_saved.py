@@ -290,7 +290,7 @@ else:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        (None, "the sizes n are open"),
+        (None, "the sizes n are dynamic"),
         ({"m": [1], "n": [1]}, "no dimension of an input is called m"),
         ({"n": []}, "0 sets of sizes"),
         ({"n": range(1000)}, "1000 sets of sizes"),

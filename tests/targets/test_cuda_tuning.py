@@ -21,7 +21,7 @@ from tilewright.driver.tuning.device import DeviceBench, DeviceRunning
 from tilewright.driver.tuning.records import choices_of
 from tilewright.driver.tuning.roofline import floor_ns
 from tilewright.driver.tuning.running import ALL, WHOLE
-from tilewright.driver.tuning.spots import Kernels
+from tilewright.driver.tuning.sized_kernels import Kernels
 from tilewright.driver.tuning.table import built
 from tilewright.driver.tuning.tuning import spaces_of
 from tilewright.runtime import cuda
@@ -121,9 +121,9 @@ def test_candidates_are_compared_with_plain_loops_of_the_host(candidates):
 def test_a_wave_is_timed_in_the_place_of_the_incumbents(running, candidates):
     wave = {(name, ALL): built(job) for name, job in candidates.items()}
     times = running.race(wave, 6)
-    assert {spot: len(first) for spot, (first, _) in times.items()} == dict.fromkeys(wave, 12)
-    for spot, kernel in wave.items():
-        running.adopt(spot, kernel)
+    assert {sized: len(first) for sized, (first, _) in times.items()} == dict.fromkeys(wave, 12)
+    for sized, kernel in wave.items():
+        running.adopt(sized, kernel)
     compared = running.compare(5)
     assert {at for name, at in compared if name == WHOLE} == {0, 1}
     for name, at in wave:
@@ -157,7 +157,7 @@ def test_modules_as_they_are_compiled_take_turns(running):
 
 def test_kernels_are_tuned_at_all_sizes_at_once(model):
     kernels = Kernels(model, SETTING, {"n": [3, 17]})
-    assert all(kernels.spots(name) == [(name, ALL)] for name in kernels.jobs)
+    assert all(kernels.sized_kernels(name) == [(name, ALL)] for name in kernels.jobs)
 
 
 def test_the_roofline_of_a_gpu_is_its_tensor_cores_or_its_memory():

@@ -11,9 +11,11 @@ import typer
 from rich.table import Table
 
 from tilewright.base.passes import pass_name
+from tilewright.base.target import CPU, CUDA
 from tilewright.base.target import Target as Machine
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Inputs, Json, Precision, Seed, Source, Target, Threads
+from tilewright.runtime.cuda import is_available
 
 
 @common.command
@@ -35,15 +37,19 @@ def bisect(
 
     Exit code 1 if a pass is found.
     """
+    from tilewright.codegen.build import can_run
     from tilewright.driver import bisect as driver
     from tilewright.driver.build import build_module, spec_of
+    from tilewright.driver.compile import check_target
     from tilewright.driver.optimize import pass_context
     from tilewright.driver.options import Options
     from tilewright.driver.pipelines import passes_of
 
     common.check_folder(out)
     machine = Machine.parse(target)
+    check_target(machine, precision)
     passes = passes_of(machine, precision)
+    runs = is_available() if machine.kind == CUDA else machine.kind == CPU and can_run(machine)
     graph = common.read_graph(model)
     specs = [spec_of(value, value.name) for value in graph.given]
     arrays = common.make_inputs(specs, inputs, dim, seed)
@@ -62,17 +68,17 @@ def bisect(
             graph,
             arrays,
             passes,
-            native=native(True),
-            plain=native(False),
+            native=native(True) if runs else None,
+            plain=native(False) if runs else None,
             ctx=lambda: pass_context(machine, options),
             trials=trials,
             report=move,
         )
     written = _write(found, out or Path(f"{model.stem}.bisect.tw"), [pass_name(p) for p in passes])
     if json:
-        common.print_json(_report(found, written))
+        common.print_json(_report(found, written) | {"native": runs})
     else:
-        _show(found, written)
+        _show(found, written, "" if runs else f"{machine} is not run here")
     if found.culprit:
         raise typer.Exit(1)
 
@@ -103,14 +109,15 @@ def _report(found: Any, written: Path | None) -> dict[str, Any]:
     }
 
 
-def _show(found: Any, written: Path | None) -> None:
+def _show(found: Any, written: Path | None, not_run: str) -> None:
     out = common.output()
     table = Table("after pass", "difference")
     for name, off in found.steps:
         table.add_row(name, f"{off:.3g}")
     out.print(table)
     if not found.culprit:
-        out.print(f"[green]no pass changes the answer[/]; native code: {found.difference:.3g}")
+        native = f"native code: {not_run or format(found.difference, '.3g')}"
+        out.print(f"[green]no pass changes the answer[/]; {native}")
         return
     word = {"code": "code generation", "schedule": "a schedule"}.get(found.culprit, "")
     out.print(f"[red]the answer changes in {word or 'the pass ' + found.culprit}[/] {found.reason}")

@@ -46,25 +46,25 @@ def cache(
     json: Json = False,
 ) -> None:
     """Show or clear the cache of compiled kernels."""
-    told = summary()
+    found = summary()
     if clear:
-        _clear(told.folder)
-        told = summary()
+        _clear(found.folder)
+        found = summary()
     if json:
         common.print_json(
             {
-                "folder": None if told.folder is None else str(told.folder),
-                "entries": told.entries,
-                "bytes": told.size_bytes,
-                "limit_bytes": told.limit_bytes,
+                "folder": None if found.folder is None else str(found.folder),
+                "entries": found.entries,
+                "bytes": found.size_bytes,
+                "limit_bytes": found.limit_bytes,
             }
         )
         return
     table = Table(show_header=False, box=None)
-    table.add_row("folder", str(told.folder or "none: TILEWRIGHT_CACHE_DIR is empty"))
-    table.add_row("kernels", f"{told.entries:,}")
-    table.add_row("size", f"{told.size_bytes / 1e6:.1f} MB")
-    table.add_row("limit", f"{told.limit_bytes / 1e6:.0f} MB (TILEWRIGHT_CACHE_MB)")
+    table.add_row("folder", str(found.folder or "none: TILEWRIGHT_CACHE_DIR is empty"))
+    table.add_row("kernels", f"{found.entries:,}")
+    table.add_row("size", f"{found.size_bytes / 1e6:.1f} MB")
+    table.add_row("limit", f"{found.limit_bytes / 1e6:.0f} MB (TILEWRIGHT_CACHE_MB)")
     common.output().print(table)
 
 

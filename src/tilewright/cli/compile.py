@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from tilewright.base.target import CUDA
+from tilewright.base.target import Target as Machine
 from tilewright.cli import common
 from tilewright.cli.common import Json, Precision, Source, Target, Threads, Without
 
@@ -22,6 +24,12 @@ def compile(
     threads: Threads = 0,
     precision: Precision = "f32",
     without: Without = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZE,SIZE", help="Values of a dynamic size to save for, on a GPU."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compile a model to a shared library, an object file or a C header."""
@@ -29,11 +37,16 @@ def compile(
     from tilewright.driver.compiled import SUFFIXES
 
     check_path(out, SUFFIXES)  # before compiling
+    options: dict[str, Any] = {"sizes": _values(sizes)} if sizes else {}
+    if options and Machine.parse(target).kind != CUDA:
+        raise typer.BadParameter(
+            "only libraries for GPUs are saved for given sizes", param_hint="--sizes"
+        )
     begun = time.perf_counter()
     module = common.read_module(model, target, threads, precision, without)
     compiled = time.perf_counter()
     with common.progress(f"writing {out}"):
-        path = module.save(out)
+        path = module.save(out, **options)
     written = time.perf_counter()
     report = {
         "model": str(model),
@@ -54,3 +67,16 @@ def compile(
     table.add_row("compiled", f"{compiled - begun:.2f} s")
     table.add_row("written", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     common.output().print(table)
+
+
+def _values(sizes: list[str] | None) -> dict[str, list[int]]:
+    """`batch=1,8` as {"batch": [1, 8]}."""
+    found = {}
+    for text in sizes or ():
+        name, _, values = text.partition("=")
+        try:
+            found[name] = [int(value) for value in values.split(",")]
+        except ValueError:
+            message = f"{text!r} is not NAME=SIZE,SIZE"
+            raise typer.BadParameter(message, param_hint="--sizes") from None
+    return found

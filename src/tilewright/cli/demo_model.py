@@ -102,7 +102,7 @@ def run_demo(
         want = interpret(common.read_graph(path), *inputs, progress=move)
     got = [np.asarray(value) for value in module(*inputs)]
     right = all(is_close(a, b) for a, b in zip(got, want, strict=True))
-    told = "" if picture is None else read(got[0][0], _alphabet(path))
+    recognized = "" if picture is None else read(got[0][0], _alphabet(path))
     runs: dict[str, Any] = {"tilewright": lambda: module(*inputs)}
     if importlib.util.find_spec("onnxruntime") is not None:
         feed = {spec.name: value for spec, value in zip(module.inputs, inputs, strict=True)}
@@ -110,7 +110,7 @@ def run_demo(
     summed = {
         "model": str(path),
         "drawn": text if picture is not None else "",
-        "read": told,
+        "read": recognized,
         "compile_s": compiled,
         "right": right,
         "difference": max(difference(a, b) for a, b in zip(got, want, strict=True)),
@@ -121,7 +121,7 @@ def run_demo(
         common.print_json(summed)
     else:
         _show(summed)
-    return right and (picture is None or told == text)
+    return right and (picture is None or recognized == text)
 
 
 def _alphabet(path: Path) -> list[str]:
@@ -137,27 +137,27 @@ def _written(path: Path, inputs: list[Any], threads: int, out: Path) -> Path:
     from tilewright.report import collect, write_page
 
     with common.progress("writing the report") as move:
-        told = collect(path, lambda _: inputs, threads=threads, kernels=KERNELS, progress=move)
-    return write_page(told, out)
+        collected = collect(path, lambda _: inputs, threads=threads, kernels=KERNELS, progress=move)
+    return write_page(collected, out)
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(result: dict[str, Any]) -> None:
     out = common.output()
-    if told["drawn"]:
-        same = told["read"] == told["drawn"]
-        out.print(f"\nread: [bold {'green' if same else 'red'}]{escape(told['read'])}[/]")
-    word = "[green]right[/]" if told["right"] else "[red]wrong[/]"
+    if result["drawn"]:
+        same = result["read"] == result["drawn"]
+        out.print(f"\nread: [bold {'green' if same else 'red'}]{escape(result['read'])}[/]")
+    word = "[green]right[/]" if result["right"] else "[red]wrong[/]"
     out.print(
-        f"{Path(told['model']).name}, compiled in {told['compile_s']:.1f} s; {word}: differs from "
-        f"the interpreter by {told['difference']:.1g} of the largest output"
+        f"{Path(result['model']).name}, compiled in {result['compile_s']:.1f} s; {word}: differs "
+        f"from the interpreter by {result['difference']:.1g} of the largest output"
     )
     table = Table("", "median ms", "min ms", "ratio")
-    ours = told["runs"]["tilewright"]["median_ms"]
-    for name, one in told["runs"].items():
+    ours = result["runs"]["tilewright"]["median_ms"]
+    for name, one in result["runs"].items():
         ratio = f"{one['median_ms'] / ours:.2f}"
         table.add_row(name, f"{one['median_ms']:.3f}", f"{one['min_ms']:.3f}", ratio)
     out.print(table)
-    if "onnxruntime" not in told["runs"]:
+    if "onnxruntime" not in result["runs"]:
         out.print("(pip install 'tilewright[demo]' to have ONNX Runtime measured beside)")
-    if told["report"]:
-        out.print(f"more about it: {told['report']}")
+    if result["report"]:
+        out.print(f"more about it: {result['report']}")

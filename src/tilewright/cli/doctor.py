@@ -27,8 +27,8 @@ from tilewright.cli.cache import summary
 from tilewright.cli.common import Json
 from tilewright.cli.targets import NOTABLE
 
-FINE, NOTE, PROBLEM = "fine", "note", "problem"
-MARKS = {FINE: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+MARKS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
 LEAST_PYTHON = (3, 11)
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -50,9 +50,9 @@ class Finding:
     """The result of one check, and how to fix it."""
 
     name: str
-    told: str
-    status: str = FINE
-    mend: str = ""
+    found: str
+    status: str = OK
+    fix: str = ""
 
 
 @common.command
@@ -68,7 +68,7 @@ def doctor(json: Json = False) -> None:
     else:
         table = Table("", "", "found", "what to do", show_lines=False)
         for one in found:
-            table.add_row(MARKS[one.status], one.name, escape(one.told), escape(one.mend))
+            table.add_row(MARKS[one.status], one.name, escape(one.found), escape(one.fix))
         common.output().print(table)
     if any(one.status == PROBLEM for one in found):
         raise typer.Exit(1)
@@ -95,7 +95,7 @@ def _python() -> Iterator[Finding]:
     yield Finding(
         "Python",
         f"{version}, {sys.executable}",
-        PROBLEM if old else FINE,
+        PROBLEM if old else OK,
         "use Python 3.11 or newer" if old else "",
     )
     yield Finding("Tilewright", f"{__version__}, {Path(__file__).parents[1]}")
@@ -126,7 +126,7 @@ def _machine() -> Iterator[Finding]:
         "machine model",
         f"{machine.name}, {machine.source}: {machine.frequency_ghz:.1f} GHz, "
         f"{machine.fma_per_cycle} multiply-adds per cycle",
-        NOTE if guessed else FINE,
+        NOTE if guessed else OK,
         "schedules are chosen by a guess; name the processor: -mcpu=NAME" if guessed else "",
     )
 
@@ -135,8 +135,8 @@ def _threads() -> Iterator[Finding]:
     from tilewright.runtime.pool import threads
 
     setting = os.environ.get("TILEWRIGHT_NUM_THREADS")
-    told = f"{threads()} by default, of {host_cores()} cores that this process may use"
-    yield Finding("threads", told + (f" (TILEWRIGHT_NUM_THREADS={setting})" if setting else ""))
+    text = f"{threads()} by default, of {host_cores()} cores that this process may use"
+    yield Finding("threads", text + (f" (TILEWRIGHT_NUM_THREADS={setting})" if setting else ""))
 
 
 def _compiler() -> Iterator[Finding]:
@@ -168,7 +168,7 @@ def _native() -> Iterator[Finding]:
     yield Finding(
         "native code",
         "a kernel compiles, runs and is right" if right else f"a kernel gave {made.tolist()}",
-        FINE if right else PROBLEM,
+        OK if right else PROBLEM,
         "" if right else "please report this, with all of this table",
     )
 
@@ -182,7 +182,7 @@ def _gpu() -> Iterator[Finding]:
     yield Finding(
         "GPU",
         driver,
-        FINE if bindings else NOTE,
+        OK if bindings else NOTE,
         "" if bindings else "pip install 'tilewright[cuda]' to run kernels on it",
     )
 
@@ -190,13 +190,13 @@ def _gpu() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     present = [name for name, package in EXTRAS.items() if importlib.util.find_spec(package)]
     missing = [name for name in EXTRAS if name not in present]
-    told = f"{', '.join(present) or 'none'}; not installed: {', '.join(missing) or 'none'}"
-    yield Finding("extras", told, mend="pip install 'tilewright[NAME]'" if missing else "")
+    text = f"{', '.join(present) or 'none'}; not installed: {', '.join(missing) or 'none'}"
+    yield Finding("extras", text, fix="pip install 'tilewright[NAME]'" if missing else "")
 
 
 def _cache() -> Iterator[Finding]:
-    told = summary()
-    if told.folder is None:
+    cached = summary()
+    if cached.folder is None:
         yield Finding(
             "cache",
             "switched off (TILEWRIGHT_CACHE_DIR is empty): every model is compiled again",
@@ -204,17 +204,17 @@ def _cache() -> Iterator[Finding]:
             "unset TILEWRIGHT_CACHE_DIR",
         )
         return
-    text = f"{told.folder}: {told.entries} kernels, {told.size_bytes / 1e6:.1f} MB"
-    folder = next(path for path in (told.folder, *told.folder.parents) if path.exists())
+    text = f"{cached.folder}: {cached.entries} kernels, {cached.size_bytes / 1e6:.1f} MB"
+    folder = next(path for path in (cached.folder, *cached.folder.parents) if path.exists())
     if not os.access(folder, os.W_OK):
-        mend = "make it writable, or set TILEWRIGHT_CACHE_DIR"
-        yield Finding("cache", f"{text}; {folder} cannot be written", PROBLEM, mend)
-    elif told.folder.exists() and told.folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        fix = "make it writable, or set TILEWRIGHT_CACHE_DIR"
+        yield Finding("cache", f"{text}; {folder} cannot be written", PROBLEM, fix)
+    elif cached.folder.exists() and cached.folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield Finding(
             "cache",
             f"{text}; others may write to it, and it holds code",
             PROBLEM,
-            f"chmod go-w {told.folder}",
+            f"chmod go-w {cached.folder}",
         )
     else:
         yield Finding("cache", text)

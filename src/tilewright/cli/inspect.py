@@ -11,9 +11,11 @@ import typer
 from rich.table import Table
 
 from tilewright.base.errors import UserError
+from tilewright.base.target import CUDA
 from tilewright.cli import common
 from tilewright.cli.common import Dims, Json, Model, Precision, Target, Threads, Without
 from tilewright.cli.records import skipped_note
+from tilewright.runtime.cuda import is_available
 from tilewright.runtime.module import Module
 
 if TYPE_CHECKING:
@@ -73,8 +75,8 @@ def inspect(
         common.print_json(rows) if json else common.output().print(_schedules(rows))
         return
     if choices:
-        told = describe_choices(module)
-        common.print_json(told) if json else common.output().print(_choices(told))
+        rows = describe_choices(module)
+        common.print_json(rows) if json else common.output().print(_choices(rows))
         return
     report = describe_module(module)
     if json:
@@ -119,10 +121,17 @@ def _kernel_text(module: Module, name: str) -> str:
     return "\n".join(matches)
 
 
+def _can_run(module: Module) -> bool:
+    """Whether a module runs on this machine."""
+    if not hasattr(module, "profile"):
+        return False
+    return _inside(module).target.kind != CUDA or is_available()
+
+
 def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
     """The minimal time of each kernel in microseconds, on random inputs; empty for another machine,
     or where random inputs cannot be made."""
-    if not hasattr(module, "profile"):
+    if not _can_run(module):
         return {}
     inputs = common.make_inputs(module.inputs, None, dims, 0)
     try:
@@ -209,11 +218,11 @@ def describe_module(module: Module) -> dict[str, Any]:
         "fallbacks": list(module.fallbacks),
     }
     if module.manifest is not None:
-        told = module.manifest["model"]
-        memory = {"arena_bytes": told["arena_bytes"], "weights_bytes": told["weights_bytes"]}
+        saved = module.manifest["model"]
+        memory = {"arena_bytes": saved["arena_bytes"], "weights_bytes": saved["weights_bytes"]}
         return report | {
             "target": module.manifest["target"],
-            "kernels": told["kernels"],
+            "kernels": saved["kernels"],
             "memory": [memory],
         }
     from tilewright.driver.accelerate import AcceleratedModule
@@ -274,18 +283,18 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
     for device, count in report.get("placement", {}).items():
         out.print(f"{device}: {count} nodes")
     if any(report.get("products", {}).values()):
-        told = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
-        out.print(f"GEMMs and convolutions: {told}")
+        counts = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
+        out.print(f"GEMMs and convolutions: {counts}")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 
-def _layers(told: dict[str, Any]) -> Table:
+def _layers(report: dict[str, Any]) -> Table:
     """Cycles of every layer on the accelerator."""
     table = Table("layer", "cycles", "bytes", "of peak", "plan")
-    for row in told["layers"]:
+    for row in report["layers"]:
         figures = (f"{row['cycles']:,}", f"{row['bytes']:,}", f"{row['share']:.1%}")
         table.add_row(row["op"], *figures, row["plan"])
-    table.add_row("all", f"{told['cycles']:,}", "", "", "", style="bold")
+    table.add_row("all", f"{report['cycles']:,}", "", "", "", style="bold")
     return table
 
 

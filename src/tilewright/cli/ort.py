@@ -120,9 +120,9 @@ def ort(
                 _time(record)
     _show(records, total)
     if report is not None:
-        told = {"seconds": total, "sessions": [_told(record) for record in records]}
+        summary = {"seconds": total, "sessions": [_told(record) for record in records]}
         with common.writing(report):
-            report.write_text(common.json_text(told), encoding="utf-8")
+            report.write_text(common.json_text(summary), encoding="utf-8")
     if code not in (None, 0):
         raise typer.Exit(code if isinstance(code, int) else 1)
 
@@ -210,8 +210,8 @@ def _by_onnxruntime(record: SessionRecord) -> float | None:
 def _told(record: SessionRecord) -> dict[str, Any]:
     hidden = ("source", "feed", "run")
     plain = SessionRecord(**{k: v for k, v in record.__dict__.items() if k not in hidden})
-    told = {key: value for key, value in asdict(plain).items() if key not in hidden}
-    return told | {"saved_s": record.saved_s}
+    shown = {key: value for key, value in asdict(plain).items() if key not in hidden}
+    return shown | {"saved_s": record.saved_s}
 
 
 def _show(records: Sequence[SessionRecord], total: float) -> None:

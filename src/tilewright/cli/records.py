@@ -43,21 +43,21 @@ def records(
     path = db if db is not None else default_path()
     if path is None:
         raise typer.BadParameter("TILEWRIGHT_TUNING_DB is empty: name a file", param_hint="--db")
-    told: dict[str, Any] = {"database": str(path)}
+    report: dict[str, Any] = {"database": str(path)}
     is_there = path.exists() or merge
     with Database(path if is_there else ":memory:") as database:
         for other in merge or ():
             taken = merged(database, other)
-            told.setdefault("merged", []).append({"from": str(other), **vars(taken)})
+            report.setdefault("merged", []).append({"from": str(other), **vars(taken)})
         if prune:
-            told["pruned_kernels"] = database.prune()
+            report["pruned_kernels"] = database.prune()
         if export is not None:
-            told["exported"] = database.export(export)
-        told["trials"] = database.versions
+            report["exported"] = database.export(export)
+        report["trials"] = database.versions
     if json:
-        common.print_json(told)
+        common.print_json(report)
     else:
-        _show(told)
+        _show(report)
 
 
 def merged(database: Database, other: Path) -> Taken:
@@ -86,23 +86,23 @@ def skipped_note(path: Path | None) -> str:
     return f"{some}; `tilewright records --prune` removes them" if count else ""
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(report: dict[str, Any]) -> None:
     out = common.output()
-    for each in told.get("merged", ()):
+    for each in report.get("merged", ()):
         skipped = {
             "of another version": each["other_version"],
             "unreadable": each["unreadable"],
         }
         some = "".join(f", {count:,} {why} skipped" for why, count in skipped.items() if count)
         out.print(f"{each['records']:,} records from {each['from']}{some}", markup=False)
-    if "pruned_kernels" in told:
-        out.print(f"records of {told['pruned_kernels']:,} kernels removed")
-    if "exported" in told:
-        out.print(f"{told['exported']:,} records written")
+    if "pruned_kernels" in report:
+        out.print(f"records of {report['pruned_kernels']:,} kernels removed")
+    if "exported" in report:
+        out.print(f"{report['exported']:,} records written")
     table = Table(show_header=False, box=None)
-    table.add_row("database", told["database"])
-    table.add_row("trials", f"{told['trials'].get(VERSION, 0):,}")
-    for version, count in told["trials"].items():
+    table.add_row("database", report["database"])
+    table.add_row("trials", f"{report['trials'].get(VERSION, 0):,}")
+    for version, count in report["trials"].items():
         if version != VERSION:
             table.add_row(f"of {version}", f"{count:,}, not used (--prune removes them)")
     out.print(table)

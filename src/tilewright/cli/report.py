@@ -61,21 +61,21 @@ def report(
                 progress=move,
             )
 
-    told = made(model, precision, without)
+    collected = made(model, precision, without)
     other = None
     if against is not None:
         other = made(against, against_precision or precision, against_without)
     with common.writing(out):
-        write_page(told, out, other)
+        write_page(collected, out, other)
     if json:
         common.print_json(
             {
                 "report": str(out),
                 "bytes": out.stat().st_size,
-                "kernels": len(told.stages),
-                "boxes": len(told.boxes),
+                "kernels": len(collected.stages),
+                "boxes": len(collected.boxes),
             }
         )
     else:
         size = out.stat().st_size / 1e6
-        common.output().print(f"{out}: {len(told.stages)} kernels, {size:.1f} MB")
+        common.output().print(f"{out}: {len(collected.stages)} kernels, {size:.1f} MB")

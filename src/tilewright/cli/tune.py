@@ -200,10 +200,10 @@ def _write_page(
 
 def _described(runs: Mapping[str, Outcome], database: Path | None) -> dict[str, Any]:
     """All runs for JSON."""
-    told = describe(runs[TUNED]) | {"database": str(database or "")}
+    report = describe(runs[TUNED]) | {"database": str(database or "")}
     if len(runs) > 1:
-        told["compared"] = {name: list(each.curve) for name, each in runs.items()}
-    return told
+        report["compared"] = {name: list(each.curve) for name, each in runs.items()}
+    return report
 
 
 def _show(runs: Mapping[str, Outcome], database: Path | None, budget_s: float) -> None:

@@ -286,7 +286,7 @@ def check_path(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
     if path.suffix not in suffixes:
         raise UserError(
             "TW3032",
-            f"cannot write {path.name}: the suffix tells no kind of file",
+            f"cannot write {path.name}: the suffix is of no known kind of file",
             help=f"use one of {', '.join(suffixes)}",
         )
     if not path.parent.is_dir():

@@ -360,9 +360,9 @@ class FunctionText:
         self.line("ret void" if value is None else f"ret {value}")
         self.ended = True
 
-    def jump(self, label: str, extra: str = "") -> None:
+    def jump(self, label: str) -> None:
         if not self.ended:
-            self.line(f"br label %{label}{extra}")
+            self.line(f"br label %{label}")
             self.ended = True
 
     # ------------------------------------------------------------------ control flow

@@ -24,9 +24,9 @@ HANDLE, POINTER, NUMBER = "i64", "ptr", "i64"
 LEAST_ARCH = "cuda -arch=sm_80"  # later GPUs take its PTX too
 
 
-def conditions_ptx(target: str | Target = LEAST_ARCH) -> str:
+def conditions_ptx() -> str:
     """The PTX of the three kernels."""
-    gpu = machine(Target.parse(target))
+    gpu = machine(Target.parse(LEAST_ARCH))
     module = ModuleText(gpu.triple, llvm.data_layout(gpu), "nounwind")
     params = [(HANDLE, "then"), (HANDLE, "otherwise"), (POINTER, "cond")]
     with module.function("void", CHOOSE, params, linkage="ptx_kernel") as (b, values):

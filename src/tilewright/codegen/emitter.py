@@ -40,6 +40,7 @@ from tilewright.codegen.index_ranges import WORD, fits, is_natural
 from tilewright.codegen.lanes import is_loaded, lane_of
 from tilewright.codegen.lookup import bytes_of
 from tilewright.codegen.lookup import emit as emit_lookup
+from tilewright.codegen.loop_hints import loop_hints, trip_count
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Accesses, Memory, Place
 from tilewright.codegen.rounding import emit as emit_rounded
@@ -52,12 +53,11 @@ from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Stmt
 from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import exprs, loads, prefetched, walk, written_buffers
+from tilewright.tensor.visit import prefetched, walk
 
 WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # per buffer; larger ones are allocated by the runtime
 STACK_TOTAL_BYTES = 64 * 1024  # per function; musl's threads have 128 KB
-SHORT_LOOP = 16  # trip count up to which LLVM may fully unroll any loop
 # What is computed from its children's values.
 ARITHMETIC = frozenset((sym.Add, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max))
 
@@ -204,7 +204,7 @@ class Emitter:
             return False
         loops = [each for each in inner if isinstance(each, ir.For)]
         if not all(self._is_harmless(expr) for each in inner for expr in each.exprs()) or any(
-            _trip_count(loop) is None for loop in loops
+            trip_count(loop) is None for loop in loops
         ):
             return False
         outer, cond = self.prefetch_if, self.expr(stmt.cond)
@@ -240,14 +240,14 @@ class Emitter:
             self._parallel(loop)
             return
         start, stop = self._alike(self.index(loop.start), self.index(loop.stop))
-        count = _trip_count(loop)
+        count = trip_count(loop)
         if is_non_negative(loop.start, self.non_negative):
             self.non_negative[loop.var] = None
         if count == 1:
             self.variables[loop.var] = start
             self.stmt(loop.body)
             return
-        notes = self._loop_notes(loop, count)
+        notes = self._loop_notes(loop)
         some = count is not None and count > 0
         with self.b.loop(start, stop, hint=loop.var.name, some=some, notes=notes) as index:
             self.variables[loop.var] = index
@@ -255,45 +255,12 @@ class Emitter:
             self.stmt(loop.body)
             self.around.pop()
 
-    def _loop_notes(self, loop: ir.For, count: int | None) -> str:
-        wishes = []
-        if loop.kind == ir.UNROLL and count is not None:
-            wishes.append('!{!"llvm.loop.unroll.full"}')
-        elif loop.kind == ir.UNROLL:
-            wishes.append('!{!"llvm.loop.unroll.enable"}')
-        elif loop.kind == ir.VECTOR:
-            wishes.append('!{!"llvm.loop.vectorize.enable", i1 true}')
-        elif self._stays_loop(loop, count):
-            wishes.append('!{!"llvm.loop.unroll.disable"}')
-        elif self.machine.loads_lanes and _reads_where_it_wrote(loop):
-            wishes.append('!{!"llvm.loop.vectorize.enable", i1 false}')
-        if not wishes:
+    def _loop_notes(self, loop: ir.For) -> str:
+        hints = loop_hints(loop, self.around, self.machine)
+        if not hints:
             return ""
-        nodes = "".join(f", {self.module.metadata(wish)}" for wish in wishes)
+        nodes = "".join(f", {self.module.metadata(hint)}" for hint in hints)
         return f", !llvm.loop {self.module.distinct(f'!{{@{nodes}}}')}"
-
-    def _stays_loop(self, loop: ir.For, count: int | None) -> bool:
-        """Whether to keep LLVM from unrolling a loop.
-
-        From an unrolled short loop LLVM hoists loads that are invariant in the outer loop, such as
-        all of A out of the loop over panels of B. Beside a register tile those exceed the
-        registers.
-        """
-        if not _is_shaped(loop.body):
-            return False
-        if count is None or count > SHORT_LOOP:
-            return True
-        steps = loop.body.stmts if isinstance(loop.body, ir.Seq) else ()
-        sums = sum(isinstance(each, ir.Store) for each in steps)
-        if not self.around or sums < self.machine.vector_registers // 2:
-            return False
-        known, written = {*self.around[:-1], loop.var}, written_buffers(loop.body)
-        fixed = sum(
-            load.buffer not in written and known.issuperset(sym.free_vars(*load.index))
-            for load in exprs(loop.body)
-            if isinstance(load, (Load, MaskedLoad))
-        )
-        return count * fixed >= self.machine.vector_registers
 
     def _alloc(self, stmt: ir.Alloc) -> None:
         name = stmt.buffer.memory.name
@@ -736,37 +703,6 @@ def _mark(stmt: Stmt) -> object:
     if isinstance(stmt, ir.Alloc):
         return stmt.buffer
     return stmt
-
-
-def _is_shaped(body: Stmt) -> bool:
-    """Whether a loop's body is scheduled: it contains loops, vectors or prefetches.
-
-    Plain innermost loops are left to LLVM's vectorizer and unroller.
-    """
-    return any(
-        isinstance(stmt, ir.For)
-        or prefetched(stmt) is not None
-        or any(expr.dtype.is_vector for expr in stmt.exprs())
-        for stmt in walk(body)
-    )
-
-
-def _reads_where_it_wrote(loop: ir.For) -> bool:
-    """Whether load indices depend on what the loop stores, as in tree traversals."""
-    written = written_buffers(loop.body)
-    indices = {
-        index
-        for load in exprs(loop.body)
-        if isinstance(load, Load)
-        for index in load.index
-        if is_data_dependent(index)
-    }
-    return any(each.buffer in written for each in loads(*indices))
-
-
-def _trip_count(loop: ir.For) -> int | None:
-    extent = loop.extent
-    return int(extent.value) if isinstance(extent, Const) else None
 
 
 def _factors(dims: tuple[Expr, ...]) -> list[Expr]:

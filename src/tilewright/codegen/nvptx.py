@@ -375,7 +375,7 @@ class DeviceEmitter(Emitter):
         if size is None or not self._fits_stack(stmt.buffer, size):
             raise Unsupported(
                 "TW2219",
-                f"%{stmt.buffer.name} takes {'as much as a call tells' if size is None else size} "
+                f"%{stmt.buffer.name} takes {'a dynamic number of' if size is None else size} "
                 "bytes of a thread's own memory",
                 stmt.loc,
                 help="keep fewer of its elements at a time, or put it into shared memory",

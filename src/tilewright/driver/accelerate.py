@@ -66,7 +66,7 @@ def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]
     layers = [node for node in layers if leading_size(node.output) is sizes[0][0]]
     if not layers:
         raise UserError(
-            "TW7052", "the model has no layers of bytes", help="quantize it to int8, statically"
+            "TW7052", "the model has no int8 layers", help="quantize it to int8, statically"
         )
     produced = {value for node in layers for value in node.outputs}
     boundary = dict.fromkeys(

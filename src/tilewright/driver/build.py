@@ -125,7 +125,7 @@ def build_native(
         choose=choose,
     )
     if target.kind == CUDA:
-        return build_device(program, target, options, outcome)
+        return build_device(program, target, options, placed, outcome)
     program = overlap_kernels(program, setting)
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
@@ -136,7 +136,11 @@ def build_native(
 
 
 def build_device(
-    program: Program, target: Target, options: Options, outcome: Outcome | None
+    program: Program,
+    target: Target,
+    options: Options,
+    placed: Placement,
+    outcome: Outcome | None,
 ) -> DeviceModule:
     """A model on a GPU. Chains of GEMV kernels are joined if `chains=True`, or if measurement, now
     or in an earlier tuning session, found that faster."""
@@ -144,7 +148,9 @@ def build_device(
     def device_module(program: Program) -> DeviceModule:
         main, count = program.module.main, len(program.module.states)
         plan = plan_memory(main, in_place=options.in_place, states=count)
-        return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
+        made = DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
+        made.inside = Inside(program, plan, b"", "", target, placed, tuning=outcome)
+        return made
 
     is_undecided = options.chains is None and options.fleet is None
     is_measured = is_undecided and options.tune is not None

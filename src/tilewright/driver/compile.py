@@ -32,7 +32,7 @@ from tilewright.driver.sizes import (
     with_sizes,
 )
 from tilewright.driver.tuning.helping_choices import choices_tuned
-from tilewright.frontends.door import Opened, open_model
+from tilewright.frontends.open_model import Opened, open_model
 from tilewright.graph import ir
 from tilewright.runtime import cuda
 from tilewright.runtime.device_states import DeviceStates

@@ -69,8 +69,8 @@ class Inside:
 
     program: Program
     plan: MemoryPlan
-    image: bytes = field(repr=False)  # the host program's object code
-    main: str  # the symbol of its main function
+    image: bytes = field(repr=False)  # the host program's object code; none on a GPU
+    main: str  # the symbol of its main function; none on a GPU
     target: Target
     placement: Placement
     foreign: Foreign | None = None  # parts that the interpreter or an accelerator runs

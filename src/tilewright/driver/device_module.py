@@ -29,7 +29,7 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
-from tilewright.driver.compiled import with_begins
+from tilewright.driver.compiled import Inside, with_begins
 from tilewright.driver.device_control import (
     check_capture,
     decides_beforehand,
@@ -61,6 +61,7 @@ TIMING_PAIRS, LAUNCHES_PER_TIMING = 15, 20
 class DeviceModule(runtime.Module):
     """A model as kernels on a GPU."""
 
+    inside: Inside
     call_options = ("stream",)
 
     def __init__(

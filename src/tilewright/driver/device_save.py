@@ -170,9 +170,10 @@ def size_sets(program: Program, asked: Mapping[str, Sequence[int]]) -> list[dict
     missing = [name for name in names if name not in asked]
     if missing:
         example = ", ".join(f"{name!r}: [1, 8]" for name in missing)
+        command = " ".join(f"--sizes {name}=1,8" for name in missing)
         raise _unsaved(
-            f"the sizes {', '.join(missing)} are open",
-            f"tell which it is saved for, save(path, sizes={{{example}}}), or fix them in compile",
+            f"the sizes {', '.join(missing)} are dynamic",
+            f"name the values to save for: save(path, sizes={{{example}}}), or {command}",
         )
     rows = list(product(*(dict.fromkeys(asked[name]) for name in names)))
     if not 0 < len(rows) <= MAX_VARIANTS:

@@ -251,26 +251,27 @@ class _Lowering:
     calls: list[tuple[Node, Node]] = field(default_factory=list)  # node of main, kernel node
     # keys of size variants, by the key of the general kernel
     variants: dict[str, list[tuple[Limit, str]]] = field(default_factory=dict)
-    origin: Node | None = None  # the node of main being lowered
     # with a GPU: nodes that run on the host, since what is launched depends on them
     on_host: set[Node] = field(default_factory=set)
 
-    def graph(self, graph: Graph) -> Graph:
+    def graph(self, graph: Graph, holder: Node | None = None) -> Graph:
+        """Lower main, or a body that a node of main holds."""
         nodes: list[Node] = []
         if self.setting.target.kind == CUDA:
             self.on_host |= size_computations(graph)
         for node in graph.nodes:
-            if graph is self.module.main:
-                self.origin = node
+            of_main = node if holder is None else holder
             if node.op == "constant":
                 self.constants[node.output] = node["data"]
                 nodes.append(node)
             elif node.op in UNCHANGED:
                 nodes.append(node)
             elif node.op in CONTROL:
-                nodes.append(replace(node, bodies=tuple(self.graph(b) for b in node.bodies)))
+                nodes.append(
+                    replace(node, bodies=tuple(self.graph(b, of_main) for b in node.bodies))
+                )
             else:
-                nodes.extend(self._node(node))
+                nodes.extend(self._node(node, of_main))
         return replace(graph, nodes=tuple(nodes))
 
     @property
@@ -292,11 +293,11 @@ class _Lowering:
         wanted = variants.union(self.keys.values())  # calls may share a variant
         self.jobs = {key: job for key, job in self.jobs.items() if key in wanted}
 
-    def _node(self, node: Node) -> list[Node]:
+    def _node(self, node: Node, of_main: Node) -> list[Node]:
         inner = _single(node)
         out: list[Node] = []
         if inner is not None and fresh_sizes(inner):
-            out.extend(self._sizes(inner))
+            out.extend(self._sizes(inner, of_main))
         if node.op in VIEWS:
             return [*out, node]
         kernel = node.bodies[0] if node.op == "fused" else alone(node)
@@ -313,14 +314,14 @@ class _Lowering:
         setting = host_setting(self.setting) if node in self.on_host else self.setting
         job = Job(label, body, numbers, weights, setting)
         inputs = tuple(value for value in node.inputs if value is not None)
-        out.append(self._call(job, inputs, node.outputs, tuple(sizes_of(body)), node))
+        out.append(self._call(job, inputs, node.outputs, tuple(sizes_of(body)), node, of_main))
         return out
 
     def _constant_input(self, node: Node, at: int) -> bool:
         given = [value for value in node.inputs if value is not None]
         return given[at] in self.constants
 
-    def _sizes(self, node: Node) -> list[Node]:
+    def _sizes(self, node: Node, of_main: Node) -> list[Node]:
         """Nodes that compute the dynamic sizes a node defines, before it runs."""
         fn = lower_sizes(node)
         assert fn is not None
@@ -333,7 +334,7 @@ class _Lowering:
         job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), setting)
         scalars = tuple(param for param in fn.params if isinstance(param, Var))
         inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
-        call = self._call(job, inputs, (values,), scalars, node)
+        call = self._call(job, inputs, (values,), scalars, node, of_main)
         label = place_of(node.loc)
         read = Node("sizes", (values,), (), ir.attributes(sizes=defined, label=label), (), node.loc)
         return [call, read]
@@ -345,6 +346,7 @@ class _Lowering:
         outputs: tuple[Value, ...],
         sizes: tuple[Expr, ...],
         origin: Node,
+        of_main: Node,
     ) -> Node:
         key = job.key
         if key not in self.jobs:
@@ -356,8 +358,7 @@ class _Lowering:
         attributes = ir.attributes(function=self.jobs[key].name, sizes=sizes, label=label)
         made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
         self.keys[made] = key
-        assert self.origin is not None
-        self.calls.append((self.origin, made))
+        self.calls.append((of_main, made))
         return made
 
 

@@ -18,7 +18,7 @@ from tilewright.driver.options import Options
 from tilewright.driver.pipelines import passes_of
 from tilewright.driver.sizes import ranges_of
 from tilewright.driver.workers import expect_jobs
-from tilewright.frontends.door import open_model
+from tilewright.frontends.open_model import open_model
 from tilewright.graph import ir
 from tilewright.graph.passes import FUSED
 from tilewright.runtime import _native

@@ -131,12 +131,7 @@ def weights_stay(module: Module, target: Any) -> bool:
     return isinstance(target, Target) and total <= target.l2_bytes
 
 
-def candidate_of(
-    name: str,
-    nodes: Sequence[Node],
-    in_cache: bool = True,
-    outputs: tuple[Value, ...] = (),
-) -> Candidate:
+def candidate_of(name: str, nodes: Sequence[Node], outputs: tuple[Value, ...] = ()) -> Candidate:
     """Make a candidate of consecutive nodes; `outputs` are by default those of the last.
 
     Values from outside become parameters, including constants: weights.
@@ -148,7 +143,7 @@ def candidate_of(
     params = tuple(dict.fromkeys(value for value in taken if value not in made))
     kernel = Graph(inside[-1].op, params, tuple(inside), outputs or inside[-1].outputs)
     weights = frozenset(at for at, value in enumerate(params) if value in fixed)
-    return Candidate(name, kernel, weights, in_cache)
+    return Candidate(name, kernel, weights)
 
 
 def alone(node: Node) -> Graph:

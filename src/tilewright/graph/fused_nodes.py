@@ -100,7 +100,7 @@ def make_fused_node(
     outside, where copies of them are used. `separate` nodes get their own parameters for what they
     read: a GEMM's operands must be distinct parameters, even if they are parts of one tensor.
     """
-    before, inner, after = _split_reshapes(list(nodes), is_used, private)
+    before, inner, after = _split_reshapes(list(nodes), private)
     if not inner:
         return [*before, *after]
     behind = {value for node in after for value in node.inputs}
@@ -117,7 +117,7 @@ def make_fused_node(
 
 
 def _split_reshapes(
-    nodes: list[Node], is_used: Callable[[Value], bool], private: Container[Node]
+    nodes: list[Node], private: Container[Node]
 ) -> tuple[list[Node], list[Node], list[Node]]:
     """Reshapes of outside values, the rest, and reshapes used outside only."""
     before: list[Node] = []

@@ -162,9 +162,9 @@ class Interpreter:
         items = tuple(self._number(item) for item in value)
         return value if all(map(is_, items, value)) else items
 
-    def learn(self, sizes: Sequence[Var], told: Any) -> None:
+    def learn(self, sizes: Sequence[Var], values: Any) -> None:
         """Bind sizes; those determined by arguments must agree."""
-        for size, value in zip(sizes, told.tolist(), strict=True):
+        for size, value in zip(sizes, values.tolist(), strict=True):
             if self.sizes.setdefault(size, value) != value:
                 raise UserError(
                     "TW1013",
@@ -238,8 +238,8 @@ class _StraightLine:
         self.calls: Calls = {}
         asks = any(attribute_sizes(node) for node in graph.nodes if node.op != "constant")
         self.asks = asks or not all(is_tensor(param.type) for param in graph.params)
-        told = [node.inputs[0] for node in graph.nodes if node.op == "sizes"]
-        self.told = [graph.params.index(value) for value in told if value is not None]
+        source = [node.inputs[0] for node in graph.nodes if node.op == "sizes"]
+        self.size_inputs = [graph.params.index(value) for value in source if value is not None]
         self.places = {param: at for at, param in enumerate(graph.params)}
         made = [value for node in graph.nodes if node.op != "constant" for value in node.outputs]
         self.computes = any(is_tensor(value.type) for value in made)  # numeric, may overflow
@@ -271,7 +271,7 @@ class _StraightLine:
         shapes = [
             (type(arg), getattr(arg, "shape", None), getattr(arg, "dtype", None)) for arg in args
         ]
-        return shapes, [args[at].tolist() for at in self.told]
+        return shapes, [args[at].tolist() for at in self.size_inputs]
 
     def _steps(self, key: Any, args: Sequence[Any] | None) -> _Steps:
         reader = Interpreter(self.module, calls=self.calls)
@@ -286,9 +286,9 @@ class _StraightLine:
                 fixed.append(self.module.constants[node["data"]])
                 continue
             if node.op == "sizes":
-                told = node.inputs[0]
-                if args is not None and told is not None:
-                    reader.learn(node["sizes"], args[self.places[told]])
+                source = node.inputs[0]
+                if args is not None and source is not None:
+                    reader.learn(node["sizes"], args[self.places[source]])
                 continue
             fixed += [None] * len(node.outputs)
             op, call = reader.call_of(node)

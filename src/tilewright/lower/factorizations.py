@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tilewright import sym, te
 from tilewright.base.dtype import F64, I32, I64, DType
-from tilewright.graph.ops.factors import NEGLIGIBLE, SWEEPS
+from tilewright.graph.ops.factorizations import NEGLIGIBLE, SWEEPS
 from tilewright.lower.base import Lowering, Use, shape_of
 from tilewright.lower.merge_sort import load
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when

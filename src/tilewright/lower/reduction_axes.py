@@ -34,7 +34,7 @@ def reduced_at_run_time(
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
         (source, listed), (out,) = ins, outs
-        gone = _gone(use, listed, count, x.ndim)
+        gone = _gone(listed, count, x.ndim)
 
         def element(*index: Expr) -> Stmt:
             if use["keepdims"]:
@@ -55,7 +55,7 @@ def reduced_at_run_time(
     return made
 
 
-def _gone(use: Use, listed: BufferView, count: int, rank: int) -> list[Expr]:
+def _gone(listed: BufferView, count: int, rank: int) -> list[Expr]:
     """For each axis, whether it is reduced."""
     found = [te.cast(listed[(at,) if listed.ndim else ()], INDEX) for at in range(count)]
     named = [te.select(axis < 0, axis + rank, axis) for axis in found]
@@ -76,7 +76,7 @@ def running_at_run_time(
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
         (source, listed), (out,) = ins, outs
-        along = _gone(use, listed, 1, x.ndim)
+        along = _gone(listed, 1, x.ndim)
 
         def element(*index: Expr) -> Stmt:
             here = _mirrored(index, x.shape) if use["reverse"] else index

@@ -68,8 +68,8 @@ def _mentioned(attribute: Attribute) -> dict[Var, None]:
     return free_vars(attribute) if isinstance(attribute, Expr) else {}
 
 
-def lower_sizes(node: Node, name: str = "sizes") -> Function | None:
-    """func @name(inputs..., out: i64[k], sizes of the inputs...), for the k sizes of the node.
+def lower_sizes(node: Node) -> Function | None:
+    """func @sizes(inputs..., out: i64[k], sizes of the inputs...), for the k sizes of the node.
 
     Inputs are those present, in order. None if a node defines no sizes.
     """
@@ -90,7 +90,7 @@ def lower_sizes(node: Node, name: str = "sizes") -> Function | None:
     values = _solved(use, fresh, dims)
     out = te.compute((len(values),), lambda i: _chosen(values, i), name="out")
     scalars = _scalars(node, fresh)
-    return te.function([*given.values(), out, *scalars], name=name)
+    return te.function([*given.values(), out, *scalars], name="sizes")
 
 
 def _scalars(node: Node, fresh: Sequence[Size]) -> list[Size]:

@@ -172,7 +172,7 @@ def peak_gbytes(target: Target, threads: int) -> float:
 def _provenance(
     model: Any, name: str, target: Target, threads: int, precision: str, without: Sequence[str]
 ) -> dict[str, str]:
-    told = {
+    facts = {
         "model": name or (Path(model).name if isinstance(model, (str, Path)) else "a graph"),
         "target": str(target),
         "processor": f"{target.machine.name} ({target.machine.source})",
@@ -185,8 +185,8 @@ def _provenance(
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     if isinstance(model, (str, Path)) and Path(model).is_file():
-        told["SHA-256"] = hashlib.sha256(Path(model).read_bytes()).hexdigest()
-    return told
+        facts["SHA-256"] = hashlib.sha256(Path(model).read_bytes()).hexdigest()
+    return facts
 
 
 # --------------------------------------------------------------------------- passes

@@ -110,12 +110,12 @@ def _head(report: Report) -> str:
         ("threads", report.provenance["threads"]),
         ("fallbacks", ", ".join(report.fallbacks) or "none"),
     ]
-    told = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
+    items = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
     ports = f"{', '.join(report.inputs)} → {', '.join(report.outputs)}"
     name, target = report.provenance["model"], report.provenance["processor"]
     return (
         f'<h1>{escape(name)}</h1><p class="ports">{escape(ports)}<br>on {escape(target)}</p>'
-        f'<dl class="facts">{told}</dl>'
+        f'<dl class="facts">{items}</dl>'
     )
 
 
@@ -158,7 +158,7 @@ def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bar
     time = f"{_time(box.nanoseconds)}, {share:.1%}" if box.nanoseconds else box.kind
     fill = colour(share) if box.nanoseconds else ""
     style = f' style="fill:{fill}"' if fill else ""
-    told = escape(f"{box.label}: {time}")
+    label = escape(f"{box.label}: {time}")
     text = (
         ""
         if is_bare
@@ -169,7 +169,7 @@ def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bar
     )
     return (
         f'<g class="box {box.kind}" id="box-{at}" tabindex="0" role="button" '
-        f'aria-label="{told}" transform="translate({x:.0f} {y:.0f})">'
+        f'aria-label="{label}" transform="translate({x:.0f} {y:.0f})">'
         f'<rect width="{WIDTH:.0f}" height="{HEIGHT:.0f}" rx="6"{style}/>{text}</g>'
     )
 
@@ -236,7 +236,7 @@ def _memory(report: Report) -> str:
         for step in range(slot.first, slot.last + 1):
             alive[step] = alive.get(step, 0) + slot.size_bytes
     most = max(alive.values())
-    told = (
+    text = (
         f"{len(report.slots)} values share {_bytes(report.arena_bytes)}; "
         f"at most {_bytes(most)} are live at once."
     )
@@ -247,7 +247,7 @@ def _memory(report: Report) -> str:
     ]
     heads = ("value", "bytes", "offset", "first step", "last step")
     table = html_table(heads, rows, numbers=(1, 2, 3, 4))
-    return f"<p>{told}</p><figure>{arena(report)}</figure><h3>The largest values</h3>{table}"
+    return f"<p>{text}</p><figure>{arena(report)}</figure><h3>The largest values</h3>{table}"
 
 
 def _passes(report: Report) -> str:
@@ -276,7 +276,7 @@ def _comparison(report: Report, other: Report) -> str:
         ratio = f"{b / a:.2f}" if a and b else "only here" if a else "only there"
         rows.append((escape(label), _microseconds(a), _microseconds(b), ratio))
     totals = [min(each.run_ns) / 1e6 for each in (report, other)]
-    told = f"A call takes at least {totals[0]:.3g} ms here and {totals[1]:.3g} ms there."
+    text = f"A call takes at least {totals[0]:.3g} ms here and {totals[1]:.3g} ms there."
     heads = ("kernels", *(f"{escape(name)}, µs" for name in _titles(report, other)), "ratio")
     table = html_table(heads, rows, numbers=(1, 2, 3))
     sides = [
@@ -285,7 +285,7 @@ def _comparison(report: Report, other: Report) -> str:
     ]
     return (
         f'<section role="tabpanel" id="against" aria-labelledby="tab-against" hidden>'
-        f'<p>{told}</p>{table}<h3>What was compared</h3><div class="sides">{"".join(sides)}</div>'
+        f'<p>{text}</p>{table}<h3>What was compared</h3><div class="sides">{"".join(sides)}</div>'
         f"</section>"
     )
 
@@ -332,8 +332,8 @@ def _titles(*reports: Report) -> list[str]:
         return names
     asked = ("target", "threads", "precision", "without")
     apart = [key for key in asked if len({each.provenance.get(key) for each in reports}) > 1]
-    told = [", ".join(f"{key} {each.provenance[key]}" for key in apart) for each in reports]
-    return [f"{name} ({more})" if more else name for name, more in zip(names, told, strict=True)]
+    notes = [", ".join(f"{key} {each.provenance[key]}" for key in apart) for each in reports]
+    return [f"{name} ({more})" if more else name for name, more in zip(names, notes, strict=True)]
 
 
 def _microseconds(nanoseconds: float) -> str:

@@ -28,7 +28,7 @@ def trace_of(record: Record, timings: Mapping[str, Mapping[str, float]]) -> dict
     threads = {thread: at for at, thread in enumerate(named)}
     events += [_named("thread_name", RUNNING, threads[t], name) for t, name in named.items()]
     for event in (*record.events, *record.shares):
-        told = {
+        entry = {
             "name": event.kernel,
             "ph": "X",
             "ts": (event.begin_ns - begun) / 1000,
@@ -37,12 +37,12 @@ def trace_of(record: Record, timings: Mapping[str, Mapping[str, float]]) -> dict
             "tid": threads[event.thread],
         }
         if event.flops or event.size_bytes:
-            told["args"] = {
+            entry["args"] = {
                 "flops": event.flops,
                 "bytes": event.size_bytes,
                 "GFLOP/s": round(event.flops / max(event.duration_ns, 1), 2),
             }
-        events.append(told)
+        events.append(entry)
     return {"displayTimeUnit": "ns", "traceEvents": events}
 
 

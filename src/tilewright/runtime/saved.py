@@ -43,28 +43,28 @@ class LoadedModule(Module):
     """A model from a library; weights are mapped from the file."""
 
     def __init__(self, library: Library) -> None:
-        told = library.manifest["model"]
-        _check_machine(library.path, told["features"])
+        model = library.manifest["model"]
+        _check_machine(library.path, model["features"])
         _check_runtime(library)
-        self.device = device(told.get("device", CPU.kind))
+        self.device = device(model.get("device", CPU.kind))
         wanted = CPU if self.device == CPU else None  # a GPU also takes tensors of the host
-        params = tuple(replace(_param(one), device=wanted) for one in told["inputs"])
-        signature = Signature(told["name"], params)
+        params = tuple(replace(_param(one), device=wanted) for one in model["inputs"])
+        signature = Signature(model["name"], params)
         super().__init__(
-            library.address(told["main"]),
+            library.address(model["main"]),
             signature,
-            [_spec(one) for one in told["inputs"]],
-            [_spec(one) for one in told["outputs"]],
-            library.address(told["constants"]),
+            [_spec(one) for one in model["inputs"]],
+            [_spec(one) for one in model["outputs"]],
+            library.address(model["constants"]),
             library,
-            told["threads"],
+            model["threads"],
             library.address(RUNTIME),
         )
         self.library = library
         self.manifest = library.manifest
-        self._description: Mapping[str, Any] = told
-        if "accelerator" in told:  # the library itself runs these parts
-            self.set_foreign(*_foreign(library.address(told["accelerator"])))
+        self._description: Mapping[str, Any] = model
+        if "accelerator" in model:  # the library itself runs these parts
+            self.set_foreign(*_foreign(library.address(model["accelerator"])))
 
     def states(self) -> list[Array]:
         """The initial values of the last inputs, where these are states."""
@@ -146,12 +146,12 @@ def _foreign(address: int) -> tuple[int, int, int]:
     return run or 0, fetch or 0, context or 0
 
 
-def _spec(told: Mapping[str, Any]) -> Spec:
-    return Spec(told["name"], dtype(told["dtype"]), tuple(told["shape"]), told.get("kind", ""))
+def _spec(port: Mapping[str, Any]) -> Spec:
+    return Spec(port["name"], dtype(port["dtype"]), tuple(port["shape"]), port.get("kind", ""))
 
 
-def _param(told: Mapping[str, Any]) -> Param:
-    return Param(told["name"], dtype(told["dtype"]), tuple(told["extents"]))
+def _param(port: Mapping[str, Any]) -> Param:
+    return Param(port["name"], dtype(port["dtype"]), tuple(port["extents"]))
 
 
 def _array(address: int | None, spec: Spec) -> Array:

@@ -72,7 +72,7 @@ def _assume_one(ctx: Context, fact: Expr) -> Context:
     child = ctx._extended()
     if isinstance(fact, e.Compare) and fact.a.dtype is INDEX:
         if isinstance(fact, e.Eq):
-            return _assume_equal(ctx, child, fact)
+            return _assume_equal(child, fact)
         if isinstance(fact, e.Ne):
             child.values = {**ctx.values, fact: TRUE}
             _exclude(child, fact)
@@ -135,7 +135,7 @@ def _exclude(ctx: Context, fact: e.Ne) -> None:
         _limit(ctx, fact.a, limit)
 
 
-def _assume_equal(ctx: Context, child: Context, fact: e.Eq) -> Context:
+def _assume_equal(child: Context, fact: e.Eq) -> Context:
     a, b = fact.a, fact.b
     if isinstance(a, e.FloorMod) and isinstance(b, Const) and isinstance(a.b, Const):
         _assume_residue(child, a.a, int(a.b.value), int(b.value))

@@ -70,7 +70,7 @@ class _Inference:
         )
 
     def _take_sum(self, expr: Expr) -> bool:
-        """Note the digits of a known sum; False if they cannot be told apart (yet)."""
+        """Note the digits of a known sum; False if they cannot be separated (yet)."""
         terms: list[tuple[Expr, Expr]] = []  # scale, digit
         for monomial, coefficient in poly_of(expr).expanded().terms.items():
             moving = [atom for atom in factors(monomial) if not self._is_given(atom)]

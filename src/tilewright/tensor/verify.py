@@ -60,6 +60,7 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
 )
+from tilewright.tensor.operand_types import type_fault
 from tilewright.tensor.printer import Printer
 from tilewright.tensor.regions import are_disjoint, called_regions, point
 from tilewright.tensor.scopes import memory_of
@@ -265,7 +266,7 @@ class _Verifier:
                 )
 
     def _check_types(self, expr: Expr) -> None:
-        reason = _TYPES.get(type(expr), _no_reason)(expr)
+        reason = type_fault(expr)
         if reason:
             self.fail("TW2033", f"in {self.text(expr)}, {reason}")
 
@@ -318,7 +319,7 @@ class _Verifier:
         return []
 
     def _update(self, stmt: ir.Update, around: _Around) -> list[_Around]:
-        self._not_flat(stmt, "an update")
+        self._not_flat("an update")
         for expr in stmt.exprs():
             self._expr(expr, around)
         reducer = stmt.reducer
@@ -355,7 +356,7 @@ class _Verifier:
         return []
 
     def _tensor_call(self, stmt: ir.TensorCall, around: _Around) -> list[_Around]:
-        self._not_flat(stmt, "a tensor call")
+        self._not_flat("a tensor call")
         return self._regions_call(stmt, around)
 
     def _extern_call(self, stmt: ir.ExternCall, around: _Around) -> list[_Around]:
@@ -484,7 +485,7 @@ class _Verifier:
     # ------------------------------------------------------------------ blocks
 
     def _block(self, block: Block, around: _Around) -> list[_Around]:
-        self._not_flat(block, f"block @{block.name}")
+        self._not_flat(f"block @{block.name}")
         if block.name in self.names:
             self.fail("TW2040", f"there are two blocks called @{block.name}")
         self.names.add(block.name)
@@ -574,100 +575,10 @@ class _Verifier:
                 "region it declares",
             )
 
-    def _not_flat(self, stmt: Stmt, what: str) -> None:
+    def _not_flat(self, what: str) -> None:
         if self.flat:
             self.fail("TW2045", f"{what} stands at stage {self.fn.stage}")
 
-
-# --------------------------------------------------------------------------- types of operations
-# Each function says what is wrong with a node, or nothing.
-
-
-def _no_reason(_: Any) -> str:
-    return ""
-
-
-def _same_types(expr: sym.Binary) -> str:
-    if expr.a.dtype is not expr.b.dtype:
-        return f"operands have types {expr.a.dtype} and {expr.b.dtype}"
-    return ""
-
-
-def _arithmetic(expr: sym.Binary) -> str:
-    return _same_types(expr) or (f"operands are {BOOL}" if expr.dtype.is_bool else "")
-
-
-def _of_floats(expr: sym.Binary) -> str:
-    return _same_types(expr) or ("" if expr.dtype.is_float else f"/ divides {expr.dtype}")
-
-
-def _of_integers(expr: sym.Binary) -> str:
-    wrong = "" if expr.dtype.is_int else f"{expr.symbol} divides {expr.dtype}"
-    zero = isinstance(expr.b, Const) and expr.b.value == 0
-    return _same_types(expr) or wrong or ("the divisor is zero" if zero else "")
-
-
-def _logical(expr: sym.Binary) -> str:
-    return _same_types(expr) or ("" if expr.dtype.is_bool else f"operands are {expr.dtype}")
-
-
-def _negation(expr: sym.Not) -> str:
-    return "" if expr.dtype.is_bool else f"the operand is {expr.dtype}"
-
-
-def _select(expr: sym.Select) -> str:
-    if not expr.cond.dtype.is_bool or expr.cond.dtype.lanes not in (1, expr.dtype.lanes):
-        return f"the condition has type {expr.cond.dtype}"
-    if expr.a.dtype is not expr.b.dtype:
-        return f"the arms have types {expr.a.dtype} and {expr.b.dtype}"
-    return ""
-
-
-def _cast(expr: sym.Cast) -> str:
-    if expr.dtype.lanes != expr.value.dtype.lanes:
-        return f"{expr.value.dtype} becomes {expr.dtype}"
-    return ""
-
-
-def _masked_load(expr: MaskedLoad) -> str:
-    want = BOOL.with_lanes(expr.dtype.lanes)
-    return "" if expr.mask.dtype is want else f"the mask has type {expr.mask.dtype}, not {want}"
-
-
-def _ramp(expr: ir.Ramp) -> str:
-    if expr.base.dtype is not expr.stride.dtype or expr.base.dtype.is_vector:
-        return f"base and stride have types {expr.base.dtype} and {expr.stride.dtype}"
-    return "" if expr.lanes > 1 else "a vector has more than one lane"
-
-
-def _broadcast(expr: ir.Broadcast) -> str:
-    if expr.value.dtype.is_vector:
-        return f"the value has type {expr.value.dtype}"
-    return "" if expr.lanes > 1 else "a vector has more than one lane"
-
-
-_TYPES: dict[type[Expr], Callable[[Any], str]] = {
-    sym.Add: _arithmetic,
-    sym.Sub: _arithmetic,
-    sym.Mul: _arithmetic,
-    sym.Div: _of_floats,
-    sym.FloorDiv: _of_integers,
-    sym.FloorMod: _of_integers,
-    sym.Min: _arithmetic,
-    sym.Max: _arithmetic,
-    sym.Eq: _same_types,
-    sym.Ne: _same_types,
-    sym.Lt: _same_types,
-    sym.Le: _same_types,
-    sym.And: _logical,
-    sym.Or: _logical,
-    sym.Not: _negation,
-    sym.Select: _select,
-    sym.Cast: _cast,
-    MaskedLoad: _masked_load,
-    ir.Ramp: _ramp,
-    ir.Broadcast: _broadcast,
-}
 
 _STMTS: dict[type[Stmt], Callable[[_Verifier, Any, _Around], list[_Around]]] = {
     ir.Store: _Verifier._store,

@@ -75,6 +75,17 @@ def test_compile_writes_a_library(path, tmp_path):
     assert "holds only native code" in invoke("run", out, "--check", code=1).stderr
 
 
+@needs_compiler
+def test_compile_saves_dynamic_models_for_gpus(tmp_path):
+    path = tmp_path / "net.tw"
+    path.write_text("graph @main(%x: f32[n, 8]) { %y = relu(%x) return %y }")
+    how = ("compile", path, "--target", "cuda", "-o", tmp_path / "net.so")
+    assert "--sizes n=1,8" in " ".join(invoke(*how, code=1).stderr.split())
+    assert report(*how, "--sizes", "n=1,8")["bytes"] == (tmp_path / "net.so").stat().st_size
+    for words in (["--sizes", "n=a"], ["--sizes", "n=1", "--target", "cpu"]):
+        invoke(*how, *words, code=2)
+
+
 def test_run_checks_against_the_interpreter(path, tmp_path):
     told = report("run", path, "--dim", "n=5", "--check", "--save", tmp_path / "y.npz")
     assert told["outputs"][0]["shape"] == [5, 4]
@@ -225,6 +236,17 @@ def test_inspect_shows_all_of_a_model(path):
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
 
 
+def test_inspect_shows_a_model_for_a_gpu_where_there_may_be_none(tmp_path):
+    path = tmp_path / "net.tw"
+    path.write_text("graph @main(%x: f32[n, 8]) { %y = relu(%x) return %y }")
+    told = report("inspect", path, "--target", "cuda")
+    assert told["placement"] == {"cuda": 1}
+    (kernel,) = told["kernels"]
+    assert kernel["code_bytes"] > 0
+    row, *_ = report("inspect", path, "--target", "cuda", "--schedules")
+    assert [each["rule"] for each in row["decisions"]] == ["elementwise"]
+
+
 def test_inspect_shows_schedules_where_a_model_refuses_random_inputs(tmp_path):
     """A signal of one sample has no window of three."""
     path = tmp_path / "signal.tw"
@@ -335,6 +357,15 @@ def test_bisect_finds_nothing_in_a_right_compiler(path, tmp_path):
     told = report("bisect", path, "-o", tmp_path / "small.tw")
     assert told["culprit"] == ""
     assert told["reproducer"] is None
+
+
+def test_bisect_runs_no_code_of_another_machine(path, tmp_path):
+    how = ("--target", "riscv64-linux-gnu", "-o", tmp_path / "small.tw")
+    told = report("bisect", path, *how)
+    assert (told["culprit"], told["native"]) == ("", False)
+    assert told["steps"]
+    assert "riscv64-linux-gnu is not run here" in invoke("bisect", path, *how).stdout
+    assert "TW6002" in invoke("bisect", path, "--target", "wasm32", code=1).stderr
 
 
 def test_the_demo_runs_any_model(path):

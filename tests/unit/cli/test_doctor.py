@@ -23,8 +23,8 @@ def test_doctor_looks_at_everything(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     found = findings()
     assert {"Python", "LLVM", "processor", "caches", "machine model", "cache"} <= found.keys()
-    assert found["native code"]["status"] == "fine"
-    assert all(one["mend"] for one in found.values() if one["status"] != "fine")
+    assert found["native code"]["status"] == "ok"
+    assert all(one["fix"] for one in found.values() if one["status"] != "ok")
     assert "ok" in CliRunner().invoke(app, ["doctor"]).output
 
 
@@ -39,20 +39,20 @@ def test_a_cache_that_others_write_is_a_problem(tmp_path, monkeypatch):
     (tmp_path / "objects").chmod(0o777)
     found = findings(code=1)["cache"]
     assert found["status"] == "problem"
-    assert found["mend"].startswith("chmod")
+    assert found["fix"].startswith("chmod")
     (tmp_path / "objects").chmod(stat.S_IRWXU)
 
 
 def test_a_check_that_fails_is_a_problem(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "lots")
-    assert "lots" in findings(code=1)["cache"]["told"]
+    assert "lots" in findings(code=1)["cache"]["found"]
     monkeypatch.delenv("TILEWRIGHT_CACHE_MB")
 
     def broken():
         raise RecursionError
 
     monkeypatch.setattr("tilewright.cli.doctor.summary", broken)
-    assert findings(code=1)["cache"]["told"] == "RecursionError"
+    assert findings(code=1)["cache"]["found"] == "RecursionError"
 
 
 def test_cache_is_shown_and_cleared(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ from tilewright.driver.tuning.lab import Checkers, store_built
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import choices_of, task_key
 from tilewright.driver.tuning.running import ALL, WHOLE, Running
-from tilewright.driver.tuning.spots import Kernels
+from tilewright.driver.tuning.sized_kernels import Kernels
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import (
     Settings,
@@ -115,14 +115,14 @@ def test_every_kernel_is_timed_in_place(running, jobs):
 
 def test_a_candidate_takes_turns_with_the_incumbent(running, matmul, other_choice):
     candidate = built(replace(matmul, choices=choices_of(other_choice)))
-    spot = (matmul.name, ALL)
-    times = running.race({spot: candidate}, 5)
-    first, second = times[spot]
+    sized = (matmul.name, ALL)
+    times = running.race({sized: candidate}, 5)
+    first, second = times[sized]
     assert len(first) == len(second) == 5
     assert min(*first, *second) > 0
-    running.adopt(spot, candidate)
+    running.adopt(sized, candidate)
     assert {len(each) for pair in running.compare(5).values() for each in pair} == {5}
-    running.adopt(spot, None)
+    running.adopt(sized, None)
 
 
 def test_a_candidate_that_changes_the_models_answer_is_not_timed(running, matmul):
@@ -153,7 +153,7 @@ def test_dynamic_sizes_and_weights_of_several_calls(weighted):
         np.testing.assert_array_equal(got, np.asarray(module(*inputs)[0]))
     name, job = next(iter(jobs_of(graph, SETTING).items()))
     wave = {(name, 1): defaults[name]}
-    assert {spot: len(first) for spot, (first, _) in running.race(wave, 6).items()} == {
+    assert {sized: len(first) for sized, (first, _) in running.race(wave, 6).items()} == {
         (name, 1): 6
     }
     everywhere = (name, ALL)
@@ -512,7 +512,7 @@ def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul)
     graph = optimize(load_graph(open_net), SETTING.target, Options(threads=2))
     kernels = Kernels(graph, SETTING, {"n": [32, 1]})
     name = open_matmul.name
-    assert kernels.spots(name) == [(name, 0), (name, 1)]
+    assert kernels.sized_kernels(name) == [(name, 0), (name, 1)]
     assert kernels.key((name, 0)).text == f"{task_key(open_matmul).text}\nat n=1"
     (choices,) = plans_of(open_matmul, 1)
     found = kernels.winners({f"{name}@0": Candidate.of(f"{name}@0", choices)}, {f"{name}@0": 4.0})
@@ -520,7 +520,7 @@ def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul)
         task_key(open_matmul): Winner({}, 2.0, open_matmul.label, (Variant(0, 5, choices),))
     }
     alone = Kernels(graph, SETTING, {"n": 32})
-    assert alone.spots(name) == [(name, ALL)]
+    assert alone.sized_kernels(name) == [(name, ALL)]
     assert alone.key((name, ALL)) == task_key(open_matmul)
 
 

@@ -1,7 +1,7 @@
 """Time candidates in place in a model on a GPU: what `running.py` is for processors.
 
     running = DeviceRunning(module, setting, defaults, sizes)
-    running.race({spot: candidate}, 9)      times of the incumbents and of the candidates
+    running.race({sized: candidate}, 9)      times of the incumbents and of the candidates
 
 Kernels differ in number and arguments of their launches, so there is no call table: each version of
 the model has launches of its own, and shares weights and kernels with earlier versions. Kernels are
@@ -36,7 +36,7 @@ from tilewright.driver.tuning.running import (
     TURN_NS,
     WHOLE,
     Measured,
-    Spot,
+    SizedKernel,
     Times,
 )
 from tilewright.driver.tuning.table import Built, Weights
@@ -260,7 +260,7 @@ class DeviceRunning:
             )
         return found
 
-    def race(self, wave: Mapping[Spot, Built], pairs: int) -> Times:
+    def race(self, wave: Mapping[SizedKernel, Built], pairs: int) -> Times:
         """Times of the incumbents and of the candidates, alternately; empty if the model's outputs
         then differ."""
         candidates = self._versions({**self._chosen, **{name: b for (name, _), b in wave.items()}})
@@ -268,7 +268,7 @@ class DeviceRunning:
             if not is_close(version.outputs(), want):
                 return {}
         found = self._in_turns(self._incumbents, candidates, pairs)
-        times: dict[Spot, tuple[list[float], list[float]]] = {}
+        times: dict[SizedKernel, tuple[list[float], list[float]]] = {}
         for name, _ in wave:
             sides: tuple[list[float], list[float]] = ([], [])
             for here in found:
@@ -286,9 +286,9 @@ class DeviceRunning:
             for name, pair in found.items()
         }
 
-    def adopt(self, spot: Spot, candidate: Built | None) -> None:
+    def adopt(self, sized: SizedKernel, candidate: Built | None) -> None:
         """Set a kernel's incumbent; None: the untuned kernel."""
-        name, _ = spot
+        name, _ = sized
         self._chosen[name] = self._defaults[name] if candidate is None else candidate
         self._incumbents = self._versions(self._chosen, keep=True)
 
@@ -297,7 +297,7 @@ class DeviceRunning:
         outputs differ."""
         assert isinstance(untuned, DeviceModule)
         assert isinstance(tuned, DeviceModule)
-        times: dict[Spot, tuple[list[float], list[float]]] = {}
+        times: dict[SizedKernel, tuple[list[float], list[float]]] = {}
         for at, (inputs, want) in enumerate(zip(self._inputs, self._expected, strict=True)):
             versions = [Version(each, inputs, self._gpu) for each in (untuned, tuned)]
             if not is_close(versions[1].outputs(), want):

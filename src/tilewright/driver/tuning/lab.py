@@ -38,8 +38,8 @@ from tilewright.driver.tuning.messages import (
     Whole,
 )
 from tilewright.driver.tuning.records import choices_of
-from tilewright.driver.tuning.running import WHOLE, Measured, Spot, Times
-from tilewright.driver.tuning.spots import spot_of, task_of
+from tilewright.driver.tuning.running import WHOLE, Measured, SizedKernel, Times
+from tilewright.driver.tuning.sized_kernels import sized_kernel_of, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.tune.lab import Candidate
 from tilewright.tune.process import Child, Failed, Limits
@@ -177,7 +177,7 @@ class ModelLab:
             raise CompilerBug("TW5090", f"the model cannot run with a table: {found}")
         self.build_s = time.monotonic() - begin
         for name, candidate in self._incumbents.items():
-            self._ask(Adopt(spot_of(name), candidate))
+            self._ask(Adopt(sized_kernel_of(name), candidate))
         measured: Sequence[Mapping[str, Measured]] = found
         return measured
 
@@ -192,7 +192,7 @@ class ModelLab:
         sizes, defaults = self._opening.sizes, self._opening.defaults
         questions: dict[Candidate, Question] = {}
         for each in candidates:
-            kernel, _ = spot_of(each.task)
+            kernel, _ = sized_kernel_of(each.task)
             if each in self._built or (kernel, each.choices) in self._won:
                 yield each, ""
                 continue
@@ -207,22 +207,24 @@ class ModelLab:
 
     def _kernel(self, candidate: Candidate) -> Built:
         """The code of a checked candidate, possibly checked for other sizes."""
-        kernel, _ = spot_of(candidate.task)
+        kernel, _ = sized_kernel_of(candidate.task)
         if not candidate.choices:
             return self._opening.defaults[kernel]
         return self._built.get(candidate) or self._won[kernel, candidate.choices]
 
     def race(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
-        kernels = {spot_of(task): self._kernel(each) for task, each in wave.items()}
+        kernels = {sized_kernel_of(task): self._kernel(each) for task, each in wave.items()}
         found = self._try_race(kernels, pairs)
         if found is not None:
             return found
         alone: dict[str, Paired] = {}
-        for spot, kernel in kernels.items() if len(kernels) > 1 else ():
-            alone |= self._try_race({spot: kernel}, SINGLE_PAIRS) or {}
+        for sized, kernel in kernels.items() if len(kernels) > 1 else ():
+            alone |= self._try_race({sized: kernel}, SINGLE_PAIRS) or {}
         return alone
 
-    def _try_race(self, kernels: Mapping[Spot, Built], pairs: int) -> dict[str, Paired] | None:
+    def _try_race(
+        self, kernels: Mapping[SizedKernel, Built], pairs: int
+    ) -> dict[str, Paired] | None:
         """Times, or None if the model crashed or computed something else."""
         if not self._model.is_running:
             self.open()
@@ -232,19 +234,19 @@ class ModelLab:
             return None
         if isinstance(times, str) or not times:
             return None
-        return {task_of(spot): pair for spot, pair in _paired(times).items()}
+        return {task_of(sized): pair for sized, pair in _paired(times).items()}
 
     def adopt(self, candidate: Candidate) -> None:
         kernel = self._kernel(candidate) if candidate.choices else None
         self._incumbents.pop(candidate.task, None)
-        spot = spot_of(candidate.task)
+        sized = sized_kernel_of(candidate.task)
         if kernel is not None:
             self._incumbents[candidate.task] = kernel
-            self._won[spot[0], candidate.choices] = kernel
+            self._won[sized[0], candidate.choices] = kernel
             if self._use_cache:
-                store_built(with_choices(self._jobs[spot[0]], candidate), kernel)
+                store_built(with_choices(self._jobs[sized[0]], candidate), kernel)
         if self._model.is_running:  # otherwise `open` sends the incumbents
-            self._ask(Adopt(spot, kernel))
+            self._ask(Adopt(sized, kernel))
 
     def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
         if not self._model.is_running:
@@ -270,8 +272,8 @@ class ModelLab:
         return () if isinstance(times, str) else list(_paired(times).values())
 
 
-def _paired(times: Times) -> dict[Spot, Paired]:
-    return {spot: Paired(tuple(first), tuple(second)) for spot, (first, second) in times.items()}
+def _paired(times: Times) -> dict[SizedKernel, Paired]:
+    return {sized: Paired(tuple(first), tuple(second)) for sized, (first, second) in times.items()}
 
 
 def store_built(job: Job, made: Built) -> None:

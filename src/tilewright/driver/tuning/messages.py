@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.tuning.inputs import Sizes
-from tilewright.driver.tuning.running import Measured, Spot, Times
+from tilewright.driver.tuning.running import Measured, SizedKernel, Times
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Module
 from tilewright.tune.record import TaskKey, Winner
@@ -45,7 +45,7 @@ class Open:
 class Race:
     """Time candidates in place."""
 
-    wave: Mapping[Spot, Built]
+    wave: Mapping[SizedKernel, Built]
     pairs: int
 
 
@@ -60,7 +60,7 @@ class Compare:
 class Adopt:
     """Set a kernel's incumbent; None: the default."""
 
-    spot: Spot
+    sized: SizedKernel
     candidate: Built | None
 
 

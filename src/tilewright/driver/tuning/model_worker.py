@@ -22,7 +22,7 @@ from tilewright.driver.libraries import allowed_libraries
 from tilewright.driver.sizes import ranges_of
 from tilewright.driver.tuning.lab import ModelLab
 from tilewright.driver.tuning.running import Measured
-from tilewright.driver.tuning.spots import Kernels
+from tilewright.driver.tuning.sized_kernels import Kernels
 from tilewright.driver.tuning.tuning import Settings, check_tunable, local_laboratory
 from tilewright.graph.parser import parse
 from tilewright.tune.fleet.cluster import Actor

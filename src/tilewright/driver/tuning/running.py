@@ -2,11 +2,11 @@
 
     running = Running(module, setting, defaults, sizes)
     running.baseline(9)                     nanoseconds and work of each kernel, all its calls
-    running.race({spot: candidate}, 9)      times of the incumbents and of the candidates
+    running.race({sized: candidate}, 9)      times of the incumbents and of the candidates
 
 Each run has one candidate of every kernel at once: caches are in the state of real use, and timing
 a hundred kernels costs as much as timing one. A model with dynamic sizes runs with several sets of
-them, each with incumbents of its own. A spot is a kernel at one of those sets, or at all of them.
+them, each with incumbents of its own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DEFAULT_SIZE = 1  # for dynamic sizes of the model that are not given
 TURN_NS, MAX_REPEAT = 2e6, 32  # least time of a measurement: fast models run several times in one
 
 ALL = -1  # every set of sizes
-Spot = tuple[str, int]  # a kernel, and the number of a set of sizes
-Times = Mapping[Spot, tuple[Sequence[float], Sequence[float]]]
+SizedKernel = tuple[str, int]  # a kernel, and the number of a set of sizes, or ALL
+Times = Mapping[SizedKernel, tuple[Sequence[float], Sequence[float]]]
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,15 @@ class Running:
             for name, ns in found.items()
         }
 
-    def race(self, wave: Mapping[Spot, Built], pairs: int) -> Times:
+    def race(self, wave: Mapping[SizedKernel, Built], pairs: int) -> Times:
         """Times of the incumbents and of the candidates, alternately; empty if the model's outputs
         then differ."""
-        kernels = {spot: self._installed(each) for spot, each in wave.items()}
-        times: dict[Spot, tuple[list[float], list[float]]] = {spot: ([], []) for spot in wave}
+        kernels = {sized: self._installed(each) for sized, each in wave.items()}
+        times: dict[SizedKernel, tuple[list[float], list[float]]] = {
+            sized: ([], []) for sized in wave
+        }
         for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
-            here = {spot: each for spot, each in kernels.items() if spot[1] in (at, ALL)}
+            here = {sized: each for sized, each in kernels.items() if sized[1] in (at, ALL)}
             if not here:
                 continue
             table = self._copy(self._incumbents[at])
@@ -144,8 +146,8 @@ class Running:
                 if not is_close(self._model.run(table, inputs).outputs, want):
                     return {}
             found = self._in_turns(at, self._incumbents[at], table, pairs)
-            for spot in here:
-                for side, more in zip(times[spot], found[spot[0]], strict=True):
+            for sized in here:
+                for side, more in zip(times[sized], found[sized[0]], strict=True):
                     side.extend(more)
         return times
 
@@ -158,9 +160,9 @@ class Running:
             for name, pair in self._in_turns(at, self._untuned, table, pairs).items()
         }
 
-    def adopt(self, spot: Spot, candidate: Built | None) -> None:
+    def adopt(self, sized: SizedKernel, candidate: Built | None) -> None:
         """Set a kernel's incumbent; None: the untuned kernel."""
-        name, at = spot
+        name, at = sized
         made = None if candidate is None else self._installed(candidate)
         for table in self._incumbents if at == ALL else self._incumbents[at : at + 1]:
             if made is not None:
@@ -173,7 +175,7 @@ class Running:
     def built(self, untuned: Module, tuned: Module, pairs: int) -> Times:
         """Times of two compiled modules, alternately, by set of sizes; empty if the second one's
         outputs differ."""
-        times: dict[Spot, tuple[list[float], list[float]]] = {}
+        times: dict[SizedKernel, tuple[list[float], list[float]]] = {}
         for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
             for inputs, want in zip(placed, expected, strict=True):
                 untuned(*inputs)

@@ -33,7 +33,7 @@ from tilewright.driver.tuning.messages import (
     Race,
     Whole,
 )
-from tilewright.driver.tuning.running import Running, Spot, Times
+from tilewright.driver.tuning.running import Running, SizedKernel, Times
 from tilewright.driver.tuning.table import Built, built
 from tilewright.runtime import cuda
 from tilewright.runtime.module import Module
@@ -82,9 +82,9 @@ class Server:
             case Compare(pairs):
                 assert self._running is not None
                 return self._running.compare(pairs)
-            case Adopt(spot, candidate):
+            case Adopt(sized, candidate):
                 assert self._running is not None
-                self._running.adopt(spot, candidate)
+                self._running.adopt(sized, candidate)
                 return ""
             case Whole(winners, use_cache, pairs, seconds):
                 return self._whole(winners, use_cache, pairs, Deadline.after(seconds))
@@ -101,7 +101,7 @@ class Server:
         sets of sizes. Models that take longer to build than to compare are built twice, or once if
         time runs out."""
         assert self._running is not None
-        found: dict[Spot, tuple[Sequence[float], Sequence[float]]] = {}
+        found: dict[SizedKernel, tuple[Sequence[float], Sequence[float]]] = {}
         # small modules stay allocated, so that the next get other addresses
         live: list[Module] = []
         weights = self._opened.module.constants.values() if self._opened is not None else ()

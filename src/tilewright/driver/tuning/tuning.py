@@ -40,8 +40,8 @@ from tilewright.driver.tuning.lab import (
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
-from tilewright.driver.tuning.running import ALL, WHOLE, Measured, Spot
-from tilewright.driver.tuning.spots import Kernels, task_of
+from tilewright.driver.tuning.running import ALL, WHOLE, Measured, SizedKernel
+from tilewright.driver.tuning.sized_kernels import Kernels, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.types import is_tensor
@@ -264,8 +264,8 @@ def _tasks(
     for name, job in kernels.jobs.items():
         if not isinstance(job.source, Graph) or not settings.only(job):
             continue
-        spots = kernels.spots(name)
-        for _, at in spots:
+        sized = kernels.sized_kernels(name)
+        for _, at in sized:
             sets = range(len(measured)) if at == ALL else [at]
             here = [measured[each][name] for each in sets if name in measured[each]]
             weight = sum(weights[each] for each in sets) / len(sets)
@@ -297,7 +297,7 @@ def _tasks(
                     ns,
                     floor,
                     weight,
-                    name if len(spots) > 1 else "",
+                    name if len(sized) > 1 else "",
                     at,
                     sum(each.flops for each in here) // len(sets),
                     sum(each.size_bytes for each in here) // len(sets),
@@ -307,9 +307,9 @@ def _tasks(
     yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
 
 
-def _decided(kernels: Kernels, spot: Spot) -> list[tuple[str, str]]:
+def _decided(kernels: Kernels, sized: SizedKernel) -> list[tuple[str, str]]:
     """What rules decide for a kernel at a set of sizes: blocks and choices."""
-    job = kernels.fixed(spot)
+    job = kernels.fixed(sized)
     made = schedule_job(job, function_of(job))
     return [(each.block, choice_text(each.choice)) for each in made.decisions]
 

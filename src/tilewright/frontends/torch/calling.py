@@ -1,6 +1,6 @@
-"""Calling a compiled model with tensors, in the structure that the model itself has.
+"""Call a compiled model with tensors, in the structure of the model's own arguments and results.
 
-Tensors go in and come out by DLPack: contiguous ones are not copied.
+Tensors are passed by DLPack: contiguous ones are not copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.runtime.stateful import CURRENT, StatefulModule
 
 @dataclass
 class Structure:
-    """How a model's arguments and results, flattened, lie in those of the compiled module."""
+    """The mapping of a model's flattened arguments and results to those of the compiled module."""
 
     in_spec: Any  # of (args, kwargs)
     out_spec: Any
@@ -45,7 +45,7 @@ class Structure:
     changes: list[tuple[int, int]] = field(default_factory=list)  # inputs, by which results
 
     def restored(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The results of a compiled module as the model itself gives them."""
+        """The results of a compiled module in the structure of the model."""
         made: list[Any] = []
         for kind, which in self.results:
             if kind == "constant":
@@ -74,7 +74,7 @@ EXCHANGE = _native.Exchange(torch.Tensor)
 
 
 def called(module: Module, values: Sequence[Any], threads: int) -> Sequence[torch.Tensor]:
-    """The results, as tensors, of inputs that `as_lent` gave."""
+    """The results, as tensors, for inputs from `as_lent`."""
     made = module.call_exchanged(EXCHANGE, values, threads)
     if made is not None:
         return made
@@ -82,7 +82,7 @@ def called(module: Module, values: Sequence[Any], threads: int) -> Sequence[torc
 
 
 def as_lent(value: Any) -> Any:
-    """An argument as the runtime takes it by an exchange, of any strides."""
+    """An argument as the runtime borrows it, with any strides."""
     if not isinstance(value, torch.Tensor):
         return lendable(value)
     if value.is_complex():
@@ -91,7 +91,7 @@ def as_lent(value: Any) -> Any:
 
 
 def as_tensor(array: Array) -> torch.Tensor:
-    """A result as a tensor on the same memory."""
+    """A result as a tensor that shares its memory."""
     if isinstance(array, DeviceArray):
         return on_gpu.as_tensor(array)
     made: torch.Tensor = from_dlpack(array._export(False))
@@ -123,12 +123,12 @@ class TorchModule(Module):
 
     @property
     def inside(self) -> Any:
-        """What the module was made of."""
+        """What the module was compiled from."""
         return self.inner.inside  # type: ignore[attr-defined]
 
     @property
     def tuning(self) -> Any:
-        """What tuning came to, if it was asked for."""
+        """The outcome of tuning, if it was requested."""
         return self.inner.tuning  # type: ignore[attr-defined]
 
     def __call__(

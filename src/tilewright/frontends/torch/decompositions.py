@@ -1,7 +1,7 @@
-"""Which composite operators of PyTorch are taken apart before import, and which are kept whole.
+"""Which composite operators of PyTorch are decomposed before import, and which are kept.
 
-Kept is what the graph IR has as one operator. Everything else becomes core ATen, and some of core
-ATen is taken further apart, by PyTorch's own formulas, where no rule would say more.
+Operators that the graph IR has are kept. Everything else becomes core ATen, and some of core ATen
+is decomposed further, by PyTorch's own formulas, where a rule would say no more.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ KEPT = (
     *("var_mean.correction", "std_mean.correction", "linalg_vector_norm", "baddbmm", "addmv"),
     *("floor_divide", "erfc", "exp2", "eye", "eye.m", "linspace", "lerp.Scalar", "lerp.Tensor"),
     *("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "unfold", "split.Tensor"),
-    # PyTorch's formula gives something else than the sums that the gradient wants.
+    # PyTorch's formula does not return the sums that the gradient needs.
     "_scaled_dot_product_flash_attention_for_cpu",
-    # It does not make ends whole, as eager does where integers are asked for.
+    # It does not truncate the ends, as eager mode does for integers.
     *("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"),
     *("adaptive_max_pool1d", "round.decimals", "index_select", "median", "cumprod"),
-    "take",  # PyTorch's formula of a single place asks which one it is
+    "take",  # PyTorch's formula for a single position depends on its value
 )
-# Operators that PyTorch takes for basic, with formulas that are as good as a rule.
+# Core operators of PyTorch whose formulas are as good as a rule.
 TAKEN_APART = (
     *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
     *("batch_norm_backward", "_fused_rms_norm_backward", "triu_indices", "tril_indices"),
     "rrelu_with_noise_backward",
 )
 
-# Quantization by tokens, as PyTorch's own functions of the same names.
+# Quantization per token, by PyTorch's own functions of the same names.
 FORMULAS = (
     *("choose_qparams_per_token", "choose_qparams_per_token_asymmetric"),
     *("quantize_per_token", "dequantize_per_token"),
@@ -63,14 +63,15 @@ FORMULAS = (
 
 
 def operator(name: str) -> Any:
-    """The overload a name stands for, `default` where it names none."""
+    """The overload of a name, `default` if it names none."""
     packet, _, overload = name.partition(".")
     found = getattr(aten, packet, None)
     return None if found is None else getattr(found, overload or "default", None)
 
 
 def _without_kept(table: Any) -> None:
-    """Takes out what is kept whole, and the same in place: that is made functional as it stands."""
+    """Remove the operators to keep from a table, and their in-place variants, which are only made
+    functional."""
     for name in KEPT:
         packet, _, overload = name.partition(".")
         for kept in (operator(name), operator(f"{packet}_.{overload or 'default'}")):
@@ -79,15 +80,15 @@ def _without_kept(table: Any) -> None:
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
-    """An exported program made functional, of the operators that rules speak of.
+    """An exported program in functional form, of the operators that rules translate.
 
-    As `run_decompositions` with a table of ours, which lists every operator that PyTorch has, and
-    replaces each composite by its own formula, anew at every call: some 0.3 s.
+    Like `run_decompositions` with a table of our own. PyTorch's default table lists every operator,
+    and replaces each composite by its own formula again at every call: some 0.3 s.
     """
     kept, formulas = _ahead_of_time()
     kept = kept | _of_torchao()
     with unset_fake_temporarily(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, of what it deprecates
+        warnings.simplefilter("ignore")  # PyTorch's own warnings of deprecation
         return _decompose_exported_program(
             program,
             cia_to_decomp=kept,
@@ -99,9 +100,9 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
 @functools.cache
 def _ahead_of_time() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
-    """For exported programs: composites that stay whole, formulas for what does not.
+    """The table for exported programs: composites to keep, and formulas for others.
 
-    A composite that is in neither falls apart by itself, as it does in eager.
+    Composites in neither are decomposed by PyTorch as in eager mode.
     """
     table: Any = default_decompositions()
     _without_kept(table)
@@ -112,11 +113,11 @@ def _ahead_of_time() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[
 
 
 def under_autograd() -> dict[Any, Callable[..., Any]]:
-    """The table for graphs that AOTAutograd hands to a backend."""
+    """The table for graphs that AOTAutograd passes to a backend."""
     return dict(_under_autograd())
 
 
-@functools.cache  # 0.5 s, and operators that a function defines ask for it each
+@functools.cache  # takes 0.5 s, and every operator defined by a function needs it
 def _under_autograd() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     _without_kept(table)
@@ -131,7 +132,8 @@ def _further() -> dict[Any, Callable[..., Any]]:
 
 
 def _of_torchao() -> dict[Any, Callable[..., Any]]:
-    """What torchao, once it is imported, says of quantized weights: one operator of ours."""
+    """torchao's operators on quantized weights, if it has been imported: one graph operator
+    each."""
     packet = getattr(torch.ops.torchao, "dequantize_affine", None)
     return {} if packet is None else {packet.default: _special_op_to_preserve_cia}
 

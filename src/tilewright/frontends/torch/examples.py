@@ -1,8 +1,8 @@
-"""Models of transformers describe their inputs: examples to trace them with need not be given.
+"""Example inputs for tracing models of transformers, from what the models say of themselves.
 
-The kind of the main input says what it looks like, the config how large it is. Batch and sequence
-stay open where the model lets them. What torch.export alone cannot trace, transformers' own
-exporter may: it knows what stands in the way.
+The type of the main input determines its kind, the config its sizes. Batch and sequence length are
+dynamic where the model permits. What torch.export alone cannot trace, transformers' own exporter
+may.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Axes = dict[str, dict[int, str]]
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs by name, and which of their axes may stay open."""
+    """Inputs by name, and which of their axes may be dynamic."""
 
     kwargs: dict[str, torch.Tensor]
     axes: Axes
 
     def attempts(self) -> Iterator[Axes]:
-        """What to leave open, the most first."""
+        """Sets of dynamic axes to try, the largest first."""
         yield self.axes
         batch = {name: {0: axes[0]} for name, axes in self.axes.items()}
         if batch != self.axes:
@@ -44,7 +44,7 @@ def is_of_transformers(model: Any) -> bool:
 def try_exporter(
     model: Any, kwargs: Mapping[str, Any], shapes: Mapping[str, Any] | None
 ) -> ExportedProgram | None:
-    """The program of a model by transformers' exporter; None where it makes none of these inputs.
+    """The program of a model by transformers' exporter; None if it does not produce these inputs.
 
     Older versions have no exporter.
     """
@@ -62,7 +62,7 @@ def try_exporter(
 
 
 def examples_of(model: Any, batch: int = BATCH) -> Examples | None:
-    """Inputs that a model of transformers takes; None for others."""
+    """Example inputs of a model of transformers; None for other models."""
     config, main = getattr(model, "config", None), getattr(model, "main_input_name", None)
     if not is_of_transformers(model) or config is None or main is None:
         return None
@@ -104,9 +104,9 @@ def _words(config: Any, batch: int) -> torch.Tensor:
 
 @contextmanager
 def without_cache(model: torch.nn.Module) -> Iterator[None]:
-    """A model whose results hold no keys and values for calls to come.
+    """A context in which a model returns no keys and values for later calls.
 
-    Its parts may have configs of their own.
+    Its submodels may have configs of their own.
     """
     found = {id(config): config for config in _configs(model)}
     kept = {which: config.use_cache for which, config in found.items()}

@@ -1,6 +1,6 @@
-"""Formulas of operators that round as quantization would: PyTorch has none of its own.
+"""Formulas of fake-quantization operators, for which PyTorch has none.
 
-Each gives the rounded tensor, and where it was within range: what gradients are let through by.
+Each returns the rounded tensor and the mask of elements in range, through which gradients pass.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ aten = torch.ops.aten
 
 
 def _rounded(x: Tensor, scale: Tensor, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """In the element type of the operands together: eager computes 16 bits in f32."""
+    """In the operands' promoted type: eager mode computes 16-bit floats in f32."""
     level = torch.round(x * (1.0 / scale)) + zero
-    level = torch.where(level == level, level, -torch.inf)  # NaN is the least integer in eager
+    level = torch.where(level == level, level, -torch.inf)  # NaN becomes the least integer
     return (level.clamp(low, high) - zero) * scale, (level >= low) & (level <= high)
 
 

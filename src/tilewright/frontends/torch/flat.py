@@ -1,9 +1,9 @@
 """Graphs of ATen operators as AOTAutograd makes them: flat inputs, flat outputs, no structure.
 
 flat = import_graph(graph, {0: weight})    weights become constants
-flat.module                                 the graph module; None where nothing is computed
-flat.arguments(inputs)                      what the compiled module is called with
-flat.results(inputs, made)                  what the graph gives, strides as PyTorch has them
+flat.module                                 the graph module; None if nothing is computed
+flat.arguments(inputs)                      the arguments of the compiled module
+flat.results(inputs, made)                  the graph's outputs, with the strides of PyTorch
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.base.loc import Loc
 from tilewright.frontends.common.report import Problems, Skip, report
 from tilewright.frontends.torch.calling import as_lent
 from tilewright.frontends.torch.importer import Env, Importer, location
-from tilewright.frontends.torch.rules.pairs import Pair, parted
+from tilewright.frontends.torch.rules.complex import Pair, parted
 from tilewright.frontends.torch.sizes import symbols_of
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.frontends.torch.views import Step, base_of, steps_to
@@ -31,37 +31,38 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import size
 
 Array = np.ndarray[Any, Any]
-# The axes of a tensor as they lie in memory, the outermost first; None where they lie in order. The
-# module takes and gives tensors with their axes in that order: so they are contiguous.
+# The axes of a tensor in memory order, the outermost first; None if in order. The module takes and
+# returns tensors permuted so, which are contiguous.
 Order = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
 class Base:
-    """A computed tensor that outputs are, or view."""
+    """A computed tensor that outputs are, or are views of."""
 
     result: int  # of the module
-    back: Order  # which brings its axes, as they lie in memory, into their own order
-    is_complex: bool  # its parts are a last axis of two
-    shared: bool  # with another base, which has the same value in memory of its own
+    back: Order  # the permutation from memory order to the order of its axes
+    is_complex: bool  # real with a last axis of two
+    shared: bool  # by another base with the same value, which must have its own memory
 
 
 @dataclass
 class FlatGraph:
-    """A graph as a module of ours, and how its inputs and outputs lie in those of the module."""
+    """A graph as a compiled module, and the mapping of its inputs and outputs to those of the
+    module."""
 
     module: Module | None
     taken: list[tuple[int, Order]] = field(default_factory=list)  # inputs that the module takes
-    # Of each output: ("view", a node), ("constant", a value), ("number", which result)
+    # For each output: ("view", a node), ("constant", a value), ("number", a result's index)
     outputs: list[tuple[str, Any]] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
-    bases: dict[fx.Node, Base] = field(default_factory=dict)  # what outputs view beside inputs
-    viewed: dict[fx.Node, int] = field(default_factory=dict)  # inputs that outputs are, or view
-    steps: tuple[Step, ...] = ()  # views that a call takes again
+    bases: dict[fx.Node, Base] = field(default_factory=dict)  # computed bases of outputs
+    viewed: dict[fx.Node, int] = field(default_factory=dict)  # inputs that are bases of outputs
+    steps: tuple[Step, ...] = ()  # views that each call recreates
     is_plain: bool = True  # whether the module takes only tensors, none of them complex
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
-        """What the module is called with."""
+        """The arguments of the module."""
         given = [
             inputs[at] if order is None else inputs[at].permute(order) for at, order in self.taken
         ]
@@ -91,12 +92,12 @@ class FlatGraph:
 
 
 def _back(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that brings axes in an order back to their own."""
+    """The inverse permutation."""
     return tuple(sorted(range(len(order)), key=lambda axis: order[axis]))
 
 
 def memory_order(fake: torch.Tensor) -> Order:
-    """The axes by their strides."""
+    """The axes by decreasing stride."""
     if fake.is_contiguous() or fake.dim() < 2:
         return None
     strides = [int(_hint(each)) for each in fake.stride()]
@@ -106,12 +107,12 @@ def memory_order(fake: torch.Tensor) -> Order:
 
 
 def _hint(value: int | torch.SymInt) -> int:
-    """What a size was when the graph was traced."""
+    """The value of a size when the graph was traced."""
     return int(value.node.hint) if isinstance(value, torch.SymInt) else value
 
 
 def import_graph(graph: fx.GraphModule, weights: Mapping[int, Array]) -> FlatGraph:
-    """The module of a graph."""
+    """Import a graph."""
     importer = Importer("the graph")
     builder = Builder(importer.constants)
     env: Env = {}
@@ -142,16 +143,16 @@ def _parameters(
     flat: FlatGraph,
     weights: Mapping[int, Array],
 ) -> None:
-    """Tensors first: sizes that they have need not be given as numbers.
+    """Tensors first: sizes that they define need not be passed as numbers.
 
-    A dimension that is a sum of several sizes tells one of them; the others have to be known. An
-    input with a product of sizes nobody knows is noted among the problems.
+    A dimension that is a sum of several sizes defines one of them, if the others are known. An
+    input with a product of unknown sizes is added to the problems.
     """
     tensors: list[tuple[int, fx.Node]] = []
     numbers: list[tuple[int, fx.Node]] = []
     for at, node in enumerate(flat.inputs):
         fake = node.meta.get("val")
-        if _is_token(node):  # None when it runs
+        if _is_token(node):  # None at run time
             env[node] = None
         elif at in weights:
             env[node] = builder.constant(weights[at], node.name)
@@ -196,7 +197,7 @@ def _parameters(
 
 
 def _most_symbols(fake: torch.Tensor) -> int:
-    """How many symbols make up one dimension, at most."""
+    """The maximum number of symbols in a dimension."""
     return max((len(symbols_of(dim)) for dim in fake.shape), default=0)
 
 
@@ -216,7 +217,7 @@ def _results(
     wanted: Sequence[Any],
     made: Sequence[Any],
 ) -> list[Value]:
-    """The values that are outputs, or that outputs view, each once."""
+    """The values that are outputs, or bases of outputs, each once."""
     values: dict[Value, int] = {}
     viewers = Counter(base_of(node) for node in dict.fromkeys(wanted) if isinstance(node, fx.Node))
     for node, result in zip(wanted, made, strict=True):
@@ -226,7 +227,7 @@ def _results(
             if not isinstance(env.get(base), (Value, Pair)):
                 base = node
             elif base.op != "placeholder" and viewers[base] == 1 and _is_all_of(node, base):
-                base = node  # nobody sees that it is a view: the module gives it as it is
+                base = node  # no other output shares the base: the module returns the view itself
             if base.op != "placeholder" and base not in flat.bases:
                 fake, is_complex = base.meta["val"], isinstance(env[base], Pair)
                 value = importer.as_value(env[base], builder)
@@ -248,7 +249,7 @@ def _results(
 
 
 def _is_all_of(node: fx.Node, base: fx.Node) -> bool:
-    """Whether a view, of known sizes, has every element of its base once, and no gaps."""
+    """Whether a view of static size has every element of its base once, without gaps."""
     fake, whole = node.meta.get("val"), base.meta.get("val")
     if not isinstance(fake, torch.Tensor) or not isinstance(whole, torch.Tensor):
         return False
@@ -271,7 +272,7 @@ def _has_no_gaps(fake: torch.Tensor) -> bool:
 
 
 def _prepare_views(flat: FlatGraph) -> None:
-    """Find out once what every call does to give its outputs."""
+    """Determine once how every call recreates views."""
     outputs = [which for kind, which in flat.outputs if kind == "view"]
     flat.steps = steps_to(outputs, {*flat.inputs, *flat.bases})
     read = dict.fromkeys([*outputs, *(n for s in flat.steps for n in s.node.all_input_nodes)])
@@ -282,13 +283,13 @@ def _prepare_views(flat: FlatGraph) -> None:
 
 
 class _Trial(Importer):
-    """An import that goes on behind what it cannot translate, to find all of it."""
+    """An import that continues after untranslatable nodes, to find all of them."""
 
     def __init__(self, refuse: Callable[[fx.Node], bool]) -> None:
         super().__init__("the graph")
         self.refuse = refuse
         self.found: dict[fx.Node, str] = {}
-        self.depth = 0  # of bodies: what one cannot do, the node that holds it cannot
+        self.depth = 0  # of bodies: a problem inside is one of the node that holds it
 
     def body(self, module: fx.GraphModule, params: Sequence[TensorType], outer: Builder) -> Graph:
         self.depth += 1
@@ -314,12 +315,12 @@ class _Trial(Importer):
             self.found[node] = error.message
         else:
             if lacking := [*(self.counts() - before)]:
-                self.found[node] = lacking[-1]  # those before it are of nodes inside
+                self.found[node] = lacking[-1]  # earlier ones are of nodes inside
         if node not in env:
             env[node] = self.stand_in(node, builder)
 
     def stand_in(self, node: fx.Node, builder: Builder) -> Any:
-        """What the node would give, as far as others can see."""
+        """A placeholder for the results of a node, with their types."""
         return _stand_ins(self, node.meta.get("val"), builder, location(self.name, node))
 
 
@@ -348,12 +349,12 @@ def _stand_ins(importer: Importer, meta: Any, builder: Builder, loc: Loc) -> Any
 
 
 def untaken(graph: fx.GraphModule) -> Problems:
-    """The inputs of a graph whose sizes no code can be told, by what they are."""
+    """The problems of inputs whose sizes cannot be passed to native code."""
     importer = Importer("the graph")
     flat = FlatGraph(None, inputs=[node for node in graph.graph.nodes if node.op == "placeholder"])
     try:
         _parameters(importer, Builder(importer.constants), {}, flat, {})
-    except TilewrightError:  # of another kind than sizes: whoever uses the input is refused
+    except TilewrightError:  # other problems are reported for the users of the input
         return {}
     return importer.problems
 
@@ -361,7 +362,8 @@ def untaken(graph: fx.GraphModule) -> Problems:
 def without_rules(
     graph: fx.GraphModule, refuse: Callable[[fx.Node], bool] = lambda node: False
 ) -> dict[fx.Node, str]:
-    """The nodes of a graph that have no code, and why; all of them where an input is untaken."""
+    """The nodes of a graph without native code, and the reasons; all nodes if an input cannot be
+    passed."""
     for problem in untaken(graph):
         return {node: problem for node in graph.graph.nodes if node.op == "call_function"}
     trial = _Trial(refuse)

@@ -1,4 +1,4 @@
-"""Numbers that are computed of sizes and are no integers, such as 1 / (height * width)."""
+"""Float scalars computed from sizes, such as 1 / (height * width)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNARY = {
 
 
 def float_of(expr: Any, sizes: Sizes, builder: Builder) -> Value:
-    """A number as a scalar of f64, computed when the model runs."""
+    """A symbolic float as a scalar of f64, computed at run time."""
 
     def constant(number: float) -> Value:
         return builder.constant(F64.numpy.type(number))

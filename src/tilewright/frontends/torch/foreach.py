@@ -18,7 +18,7 @@ Formula = Callable[..., Any]
 
 
 def _scaled(scaled: Formula, by: Formula) -> Formula:
-    """addcmul or addcdiv, with the factor in the last place."""
+    """addcmul or addcdiv, with the factor as the last operand."""
 
     def one(x: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any:
         if isinstance(value, Tensor):
@@ -36,7 +36,7 @@ def _power_sum(x: Tensor, order: Any = 2, dtype: torch.dtype | None = None) -> T
     return (x if dtype is None else x.to(dtype)).abs().pow(order).sum()
 
 
-# Of one tensor, where it is not the operator of the same name.
+# The operator on one tensor, where its name differs.
 EACH: dict[str, Formula] = {
     "addcmul": _scaled(torch.addcmul, torch.mul),
     "addcdiv": _scaled(torch.addcdiv, torch.div),
@@ -50,7 +50,7 @@ EACH: dict[str, Formula] = {
 
 
 def _overloads() -> Iterator[Any]:
-    """The operators on lists that change none."""
+    """The functional operators on lists."""
     for each in torch._C._dispatch_get_all_op_names():
         name, _, overload = each.removeprefix("aten::").partition(".")
         if name.startswith(PREFIX):
@@ -60,14 +60,14 @@ def _overloads() -> Iterator[Any]:
 
 
 def _for_each(operator: Any) -> Formula:
-    """What an operator on lists does, one tensor after the other."""
+    """An operator on lists as one operator per tensor."""
     schema = operator._schema
     name = schema.name.removeprefix(f"aten::{PREFIX}")
     one = EACH.get(name) or getattr(torch, name)
     names = [each.name for each in schema.arguments if not each.kwarg_only]
     lists = {each.name for each in schema.arguments if str(each.type).startswith("List[")}
     if name in ("addcmul", "addcdiv"):
-        lists.add("scalars")  # a tensor, of a factor for each
+        lists.add("scalars")  # a tensor with a factor for each
 
     def formula(*args: Any, **kwargs: Any) -> list[Any]:
         named = list(zip(names, args, strict=False))
@@ -88,13 +88,13 @@ Tensors = Sequence[Tensor]
 
 
 def _unscaled(grad: Tensor, maximize: bool, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A gradient to go down by, and as it is given back."""
+    """A gradient to descend along, and the one to return."""
     kept = grad if scale is None else grad / scale
     return (-kept if maximize else kept), kept
 
 
 def _unless(found: Tensor | None, new: Sequence[Any], old: Sequence[Any]) -> Sequence[Any]:
-    """A step, where no gradient was infinite."""
+    """A step, unless a gradient was infinite."""
     if found is None:
         return new
     pairs = zip(new, old, strict=True)
@@ -102,13 +102,13 @@ def _unless(found: Tensor | None, new: Sequence[Any], old: Sequence[Any]) -> Seq
 
 
 def _lists(rows: Sequence[Sequence[Any]]) -> tuple[list[Any], ...]:
-    """Lists of what each weight has; None stands in no list."""
+    """The lists of tensors of each weight; None instead of absent lists."""
     columns = zip(*rows, strict=True)
     return tuple([each for each in column if each is not None] for column in columns)
 
 
 def _adam(decoupled: bool) -> Formula:
-    """Adam; where the decay of weights is decoupled, AdamW."""
+    """Adam; with decoupled weight decay, AdamW."""
 
     def one(
         weight: Tensor, grad: Tensor, mean: Tensor, square: Tensor, most: Tensor | None,
@@ -121,7 +121,7 @@ def _adam(decoupled: bool) -> Formula:
         mean = torch.lerp(mean, grad, 1 - beta1)
         square = torch.addcmul(square * beta2, grad, grad, value=1 - beta2)
         most = None if most is None else torch.maximum(most, square)
-        count = step.double()  # 1 - beta2 loses digits in f32
+        count = step.double()  # 1 - beta2 loses precision in f32
         rate = (lr / (1 - beta1**count)).to(weight.dtype)
         root = (1 - beta2**count).sqrt().to(weight.dtype)
         denominator = (square if most is None else most).sqrt() / root + eps

@@ -1,4 +1,4 @@
-"""Formulas, in PyTorch's own operators, of operators that PyTorch has no formula for."""
+"""Formulas, in PyTorch's operators, of operators that PyTorch has no formulas for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Formula = Callable[..., Any]
 
 
 def _window(of: Callable[..., Tensor]) -> Formula:
-    """A window of a signal, from `of`: its values at places, of so many in a period."""
+    """A window function: `of` gives its values at positions, for a number of samples per period."""
 
     def formula(
         length: int, periodic: bool = True, *shape: float,
@@ -56,7 +56,7 @@ def _kaiser(places: Tensor, period: int, beta: float = 12.0) -> Tensor:
 def _weight_norm_backward(
     grad: Tensor, direction: Tensor, length: Tensor, norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Of w = g v / |v|: dg = dw.v / |v|, dv = g / |v| (dw - v dg / |v|)."""
+    """For w = g v / |v|: dg = dw.v / |v|, dv = g / |v| (dw - v dg / |v|)."""
     axes = [axis for axis in range(direction.dim()) if axis != dim]
     norms = norms.to(length.dtype)
     along = (grad * direction).sum(axes, keepdim=True) / norms
@@ -68,7 +68,7 @@ def _shrunk_gradient(grad: Tensor, x: Tensor, bound: float) -> Tensor:
 
 
 def _distance_slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
-    """How fast a p-norm grows with each difference; nowhere where it is zero."""
+    """The derivative of a p-norm for each difference; zero where the norm is."""
     sign = difference.sign()
     if p == 0:
         return torch.zeros_like(difference)
@@ -94,7 +94,8 @@ def _pdist_gradient(grad: Tensor, x: Tensor, p: float, distances: Tensor) -> Ten
 
 
 def _masked_scatter_gradient(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
-    """What came of each element of the source: the n-th went where the mask is set n times."""
+    """The gradient of each element of the source: the n-th went to the n-th true element of the
+    mask."""
     flat, chosen = grad.reshape(-1), mask.expand_as(grad).reshape(-1)
     place = torch.where(chosen, chosen.cumsum(0) - 1, 0)
     made = grad.new_zeros(math.prod(sizes))
@@ -103,14 +104,14 @@ def _masked_scatter_gradient(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -
 
 # --------------------------------------------------------------------------------------- losses
 
-MEAN = 1  # how losses are reduced
+MEAN = 1  # reductions of losses
 
 
 def _multi_margin_gradient(
     grad: Tensor, x: Tensor, target: Tensor, p: float, margin: float,
     weight: Tensor | None = None, reduction: int = MEAN,
 ) -> Tensor:  # fmt: skip
-    """Of sum(max(0, margin - x[target] + x[other])^p) w[target] / classes."""
+    """The gradient of sum(max(0, margin - x[target] + x[other])^p) w[target] / classes."""
     rows, target = x.reshape(-1, x.shape[-1]), target.reshape(-1, 1)
     is_target = target == torch.arange(rows.shape[1], device=x.device)
     distance = (margin - rows.gather(1, target) + rows).clamp_min(0)
@@ -128,7 +129,7 @@ MEAN_OF_BAG, MAX_OF_BAG = 1, 2
 
 
 def _bag_of_each(indices: Tensor, offsets: Tensor) -> Tensor:
-    """PyTorch does not always keep it."""
+    """The bag of each index, which PyTorch does not always return."""
     places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
     return torch.searchsorted(offsets, places, right=True) - 1
 
@@ -138,7 +139,7 @@ def _bag_gradient(
     rows: int, by_frequency: bool, mode: int, sparse: bool, weights: Tensor | None,
     padding: int = -1,
 ) -> Tensor:  # fmt: skip
-    """Of a table whose rows were summed, averaged or compared in bags."""
+    """The gradient of a table whose rows are summed, averaged or maximized in bags."""
     bag = _bag_of_each(indices, offsets)
     each = grad.index_select(0, bag)
     if mode == MEAN_OF_BAG:
@@ -162,12 +163,12 @@ def _bag_weights_gradient(
 
 
 def _zeros_of_tangent(x: Tensor, like: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
-    """Zeros of a tensor's type and the other's shape, behind the axes that are batches'."""
+    """Zeros of a tensor's type and the other's shape, after the batch axes."""
     return x.new_zeros([*x.shape[:self_num_batch_dims], *like.shape])
 
 
 def _overloads(name: str) -> list[Any]:
-    """Those that make a tensor of their own."""
+    """The functional overloads."""
     packet = getattr(aten, name)
     return [getattr(packet, each) for each in packet.overloads() if "out" not in each]
 

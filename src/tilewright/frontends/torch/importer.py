@@ -1,8 +1,8 @@
-"""From a graph of ATen operators to a graph module.
+"""Import graphs of ATen operators as graph modules.
 
 Every node is translated by a rule: a function in `rules/`, one family per file, one table of all.
-What PyTorch knows of each result (its element type and shape) is held against what the rule made.
-Everything unsupported in a model is reported at once, with the lines of the user's program.
+The type and shape that PyTorch traced for each result are compared with what the rule made. All
+unsupported operators of a model are reported at once, with the lines of the user's program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.frontends.common.report import Problems, Skip
 from tilewright.frontends.torch.floats import float_of
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.rules.base import Context
-from tilewright.frontends.torch.rules.pairs import (
+from tilewright.frontends.torch.rules.complex import (
     BY_PARTS,
     PAIR_RULES,
     Pair,
@@ -45,7 +45,9 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import Const, Expr, Size, const, size
 
 Array = np.ndarray[Any, Any]
-Env = dict[fx.Node, Any]  # what each node gives: a value, a size, a number, a tuple of those
+Env = dict[
+    fx.Node, Any
+]  # the translation of each node: a value, a size, a number, a tuple of those
 
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+)')
 
@@ -58,15 +60,15 @@ class Importer:
     constants: dict[str, Array] = field(default_factory=dict)
     problems: Problems = field(default_factory=dict)
     sizes: Sizes = field(default_factory=Sizes)
-    checks: list[tuple[Value, str]] = field(default_factory=list)  # what must hold in a run
-    names: dict[tuple[str, int], str] = field(default_factory=dict)  # of axes, by the user
-    numbers: dict[Expr, Value] = field(default_factory=dict)  # of sizes that the data tells
+    checks: list[tuple[Value, str]] = field(default_factory=list)  # conditions to check at run time
+    names: dict[tuple[str, int], str] = field(default_factory=dict)  # of axes, given by the user
+    numbers: dict[Expr, Value] = field(default_factory=dict)  # data-dependent sizes
     own: set[str] = field(default_factory=set)  # the names of the sizes of inputs
 
     # ------------------------------------------------------------------ inputs
 
     def param(self, builder: Builder, name: str, fake: torch.Tensor) -> Value | Pair:
-        """A parameter; a symbol that is a dimension by itself is a size of ours."""
+        """A graph parameter; a dimension that is a single symbol defines a size."""
         dims: list[Expr] = []
         extents: Sequence[int | torch.SymInt] = fake.shape
         for at, dim in enumerate(extents):
@@ -84,7 +86,7 @@ class Importer:
         return size(name)
 
     def new_size(self, dim: torch.SymInt, name: str, at: int) -> Size:
-        """A size for a dimension; where that is a multiple of a symbol, so is the size."""
+        """A size for a dimension; the symbol of a multiple is defined by a quotient."""
         expr = dim.node.expr
         if isinstance(expr, sympy.Symbol):
             made = self.named_size(self.names.get((name, at), str(expr)))
@@ -101,7 +103,7 @@ class Importer:
         return made
 
     def unsolved(self, extents: Sequence[int | torch.SymInt]) -> list[sympy.Symbol]:
-        """The symbols that have to be known before dimensions tell the others."""
+        """The symbols that must be known before the dimensions define the others."""
         told = {dim.node.expr for dim in extents if isinstance(dim, torch.SymInt)}
         lacking = [
             [each for each in self.sizes.unknown(dim) if each not in told] for dim in extents
@@ -109,7 +111,7 @@ class Importer:
         return [each for several in lacking for each in several[1:]]
 
     def number(self, builder: Builder, name: str, given: torch.SymInt) -> Expr:
-        """A size that is given as a number: the extent of what is counted up to it."""
+        """A size given as a number: the extent of a range up to it."""
         value = builder.param(name, TensorType(I64, ()))
         if self.sizes.knows(given):
             return self.sizes.expr(given)
@@ -122,7 +124,7 @@ class Importer:
     # ------------------------------------------------------------------ nodes
 
     def run(self, graph: fx.Graph, env: Env, builder: Builder) -> list[Any]:
-        """Translate all nodes but the placeholders, which `env` has; what the graph gives."""
+        """Translate all nodes except placeholders, which are in `env`; returns the outputs."""
         for node in graph.nodes:
             if node.op == "output":
                 made = fx.map_arg(node.args[0], lambda n: env.get(n))
@@ -134,7 +136,7 @@ class Importer:
         raise UserError("TW1122", f"{self.name} has no output node")
 
     def node(self, node: fx.Node, builder: Builder, env: Env) -> None:
-        """Translate one node; what cannot be is noted among the problems."""
+        """Translate one node; what is unsupported is added to the problems."""
         loc = location(self.name, node)
         if any(source not in env for source in node.all_input_nodes):
             return  # its producer was reported already
@@ -150,14 +152,14 @@ class Importer:
             raise UserError("TW1110", message, loc) from error
 
     def counts(self) -> Counter[str]:
-        """How many nodes each problem has."""
+        """The number of nodes with each problem."""
         return Counter({reason: len(nodes) for reason, nodes in self.problems.items()})
 
     def translate(self, node: fx.Node, builder: Builder, env: Env, loc: Loc) -> Any:
-        """What a node gives."""
+        """The translation of a node."""
         meta = node.meta.get("val")
         if isinstance(meta, (torch.SymInt, torch.SymBool)) and self.sizes.knows(meta):
-            return self.sizes.expr(meta)  # arithmetic on sizes: PyTorch has done it
+            return self.sizes.expr(meta)  # arithmetic on sizes, done by PyTorch
         if isinstance(meta, torch.SymFloat) and self.sizes.knows(meta):
             return float_of(meta.node.expr, self.sizes, builder)
         if isinstance(meta, (int, float)) and not isinstance(meta, bool):
@@ -171,12 +173,12 @@ class Importer:
         args, raw = bound(target, given, node.kwargs, env)
         context = Context(node, args, raw, builder, loc, self)
         made = rule_of(target, args.values(), meta)(context)
-        if effect:  # what comes with a token that orders it
+        if effect:  # results come with a token that orders effects
             return (None, *made) if isinstance(made, (list, tuple)) else (None, made)
         return self.checked(node, made)
 
     def checked(self, node: fx.Node, made: Any) -> Any:
-        """What a rule made, held against what PyTorch says of it; new sizes get their meaning."""
+        """The results of a rule, compared with PyTorch's traced ones; new sizes are defined."""
         meta = node.meta.get("val")
         if isinstance(meta, (tuple, list)):
             if not isinstance(made, (tuple, list)):
@@ -212,11 +214,11 @@ class Importer:
                 )
 
     def define(self, symbol: Any, size: Expr) -> None:
-        """From here on a symbol, such as the number of elements found, has a meaning."""
+        """Define a symbol, such as the number of elements found, by a size."""
         self.sizes.symbols.setdefault(symbol, size)
 
     def check(self, cond: Value, message: str, node: Context) -> None:
-        """A condition that a run must hold to."""
+        """Add a condition that is checked at run time."""
         self.checks.append((cond, message))
 
     # ------------------------------------------------------------------ bodies
@@ -242,7 +244,7 @@ class Importer:
         return builder.graph(*results, name="body")
 
     def attribute(self, module: fx.GraphModule, node: fx.Node, builder: Builder) -> Any:
-        """What a node that names an attribute stands for: a constant, or the graph of a body."""
+        """The value of a get_attr node: a constant, or the graph of a body."""
         found: Any = module
         for part in str(node.target).split("."):
             found = getattr(found, part)
@@ -260,7 +262,7 @@ class Importer:
         if isinstance(result, Pair):
             return joined(builder, result)
         if isinstance(result, Expr) and result in self.numbers:
-            return self.numbers[result]  # below zero, too
+            return self.numbers[result]  # which may be negative
         if isinstance(result, Expr):
             return builder.add(
                 "dims", values=int(result.value) if isinstance(result, Const) else result
@@ -271,7 +273,7 @@ class Importer:
         raise Skip(f"a result of type {type(result).__name__}")
 
     def guarded(self, results: list[Value], builder: Builder) -> list[Value]:
-        """Results that only come where all that the program asserts holds."""
+        """The results, computed only if all assertions of the program hold."""
         if not results:
             return results
         first = results[0]
@@ -281,7 +283,7 @@ class Importer:
 
 
 def _factor(expr: sympy.Expr, symbol: sympy.Symbol) -> int:
-    """The number that a symbol is multiplied by; 0 where it is there in another way."""
+    """The integer coefficient of a symbol; 0 if the expression is not linear in it."""
     found = expr.coeff(symbol)
     if not isinstance(found, sympy.Integer) or (expr - found * symbol).has(symbol):
         return 0
@@ -291,7 +293,7 @@ def _factor(expr: sympy.Expr, symbol: sympy.Symbol) -> int:
 def bound(
     target: Any, positional: Sequence[Any], named: Mapping[str, Any], env: Mapping[fx.Node, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments by name, as values of ours and as PyTorch's fake tensors."""
+    """Arguments by name, as graph values and as PyTorch's fake tensors."""
     schema = getattr(target, "_schema", None)
     if schema is None:
         given: dict[str, Any] = {str(at): each for at, each in enumerate(positional)}
@@ -306,7 +308,7 @@ def bound(
 
 
 def rule_of(target: Any, args: Iterable[Any], meta: Any) -> PairRule:
-    """The rule of an operator; where complex numbers are in it, the one for those."""
+    """The rule of an operator; if complex numbers are involved, the one for those."""
     key = rule_name(target)
     given = [each for x in args for each in (x if isinstance(x, (list, tuple)) else (x,))]
     if any(isinstance(x, Pair) for x in given) or is_complex(meta):
@@ -323,7 +325,7 @@ def rule_of(target: Any, args: Iterable[Any], meta: Any) -> PairRule:
 
 
 def rule_name(target: Any) -> str:
-    """aten.add.Tensor, say; functions of Python by their own names."""
+    """For example aten.add.Tensor; Python functions by their own names."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target).removesuffix(".default")
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -337,12 +339,12 @@ def location(model: str, node: fx.Node) -> Loc:
 
 
 def _is_read(node: fx.Node, at: int) -> bool:
-    """Whether anybody looks at one of the results of a node."""
+    """Whether a result of a node is used."""
     return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
 def lines_of(node: fx.Node) -> list[File]:
-    """The line of the user's program that a node comes from; none where that is not known."""
+    """The line of the user's program that a node comes from, if known."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return [File(path, int(line)) for path, line in frames[-1:]]
 

@@ -1,10 +1,11 @@
-"""Calling a model on a GPU with tensors, in the order of PyTorch's streams.
+"""Call a model on a GPU with tensors, on PyTorch's streams.
 
-Tensors on the GPU are used where they are, and results are tensors of PyTorch's own allocator, so
-that they live and are captured as those of any other operator. A call runs on PyTorch's current
-stream. On another one it begins after what is queued on the current one, which then waits for it.
+CUDA tensors are used in place, and results are tensors of PyTorch's own allocator, with the
+lifetimes and the behaviour under capture of any other operator's. A call runs on PyTorch's current
+stream. On another stream it waits for work queued on the current one, which then waits for the
+call.
 
-A PyTorch without CUDA gives tensors on the host, and gets such.
+A PyTorch without CUDA passes and gets tensors on the host.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from tilewright.runtime import cuda
 from tilewright.runtime.array import Array
 from tilewright.runtime.dlpack import code_of
 
-ALIGN_BYTES = 16  # of what kernels take
+ALIGN_BYTES = 16  # alignment that kernels assume
 OF_DTYPE = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 @functools.cache
 def place() -> torch.device:
-    """Where tensors of a model on a GPU are."""
+    """The device of tensors of a model on a GPU."""
     has_cuda = torch.cuda.is_available()
     return torch.device("cuda", cuda.DEVICE.index) if has_cuda else torch.device("cpu")
 
 
 def current_stream() -> int:
-    """PyTorch's, on the GPU that models run on."""
+    """PyTorch's current stream on the GPU that models run on."""
     on_gpu = place()
     if on_gpu.type != "cuda":
         return 0
@@ -43,7 +44,7 @@ def current_stream() -> int:
 
 
 def shared(tensor: torch.Tensor) -> Any:
-    """A contiguous tensor as an array of ours in the same memory, if it is on a GPU."""
+    """A contiguous tensor on a GPU as an array that shares its memory."""
     if tensor.device.type != cuda.DEVICE.kind:
         return tensor
     index = cuda.DEVICE.index if tensor.device.index is None else tensor.device.index
@@ -67,7 +68,7 @@ def as_argument(value: Any) -> Any:
 
 
 def as_tensor(array: cuda.DeviceArray) -> torch.Tensor:
-    """A result as a tensor. The current stream waits for it."""
+    """A result as a tensor, for which the current stream waits."""
     if place().type == cuda.DEVICE.kind:
         made: torch.Tensor = from_dlpack(array)  # type: ignore[no-untyped-call]
         return made
@@ -91,7 +92,7 @@ def called(
         results += out
     elif place().type == cuda.DEVICE.kind:
         made = run(values, stream=own, empty=functools.partial(_empty, results))
-        if len(results) != len(made):  # of sizes that the data tells
+        if len(results) != len(made):  # of data-dependent size
             results = [as_tensor(each) for each in made]
     else:
         results = [as_tensor(each) for each in run(values, stream=own)]
@@ -100,6 +101,6 @@ def called(
 
 
 def _empty(made: list[torch.Tensor], shape: Sequence[int], dtype: DType) -> Any:
-    """Memory for a result, of PyTorch's allocator."""
+    """Memory for a result, from PyTorch's allocator."""
     made.append(torch.empty(tuple(shape), dtype=OF_DTYPE[dtype], device=place()))
     return shared(made[-1])

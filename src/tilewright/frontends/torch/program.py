@@ -40,7 +40,7 @@ from tilewright.frontends.torch.examples import (
 from tilewright.frontends.torch.generate import Compile, LanguageModule, can_generate
 from tilewright.frontends.torch.importer import Env, Importer
 from tilewright.frontends.torch.recurrent import kept_whole
-from tilewright.frontends.torch.rules.pairs import Pair, parted
+from tilewright.frontends.torch.rules.complex import Pair, parted
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.graph import Builder, Module, Value
 from tilewright.runtime import module as runtime

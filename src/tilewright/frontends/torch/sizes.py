@@ -1,7 +1,7 @@
-"""Symbolic sizes: from SymPy, in which PyTorch writes them, to expressions of ours.
+"""Symbolic sizes: from SymPy, as PyTorch writes them, to expressions of the graph IR.
 
-A symbol stands for a size of an input, or for one that only the data tells (`u0`): the first are
-known before anything else, the others once the node that defines them is translated.
+A symbol stands for a size of an input, or for a data-dependent one (`u0`): the former are known
+from the start, the latter once the node that defines them is translated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _toward_zero(above: Expr, below: Expr) -> Expr:
 
 
 def _to_even(above: Expr, below: Expr) -> Expr:
-    """The nearest integer; of two as near, the even one."""
+    """Round to the nearest integer, ties to even."""
     double = sym.mul(above, 2)
     up = sym.floordiv(sym.add(double, below), sym.mul(below, 2))
     is_tie = sym.eq(sym.sub(sym.mul(up, sym.mul(below, 2)), below), double)
@@ -57,7 +57,7 @@ _ROUNDED: dict[str, Callable[[Expr, Expr], Expr]] = {
     "TruncToInt": _toward_zero,
     "RoundToInt": _to_even,
 }
-_EXACT_BITS = 20  # of a factor: its product with a size is exact in f64
+_EXACT_BITS = 20  # of a factor, so that its product with a size is exact in f64
 
 
 def symbols_of(value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> list[sympy.Symbol]:
@@ -68,7 +68,7 @@ def symbols_of(value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> li
 
 
 class Sizes:
-    """What each symbol of an exported program is."""
+    """The definitions of the symbols of an exported program."""
 
     def __init__(self) -> None:
         self.symbols: dict[sympy.Symbol, Expr] = {}
@@ -82,13 +82,13 @@ class Sizes:
         return sym.simplify(self._built(value))
 
     def knows(self, value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
-        """Whether every symbol of a size has a meaning by now."""
+        """Whether every symbol of a size has been defined."""
         return not self.unknown(value)
 
     def unknown(
         self, value: int | torch.SymInt | torch.SymFloat | torch.SymBool
     ) -> list[sympy.Symbol]:
-        """The symbols of a size that have no meaning yet."""
+        """The symbols of a size that have not been defined."""
         return [symbol for symbol in symbols_of(value) if symbol not in self.symbols]
 
     def _built(self, expr: Any) -> Expr:

@@ -1,4 +1,4 @@
-"""PyTorch's tensors as arrays of NumPy and back, memory shared."""
+"""Convert between PyTorch tensors and NumPy arrays, sharing memory."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ PARTS = {
     torch.complex64: torch.float32,
     torch.complex32: torch.float16,
 }
-# NumPy has no name of its own for these: the bits travel as integers of the same width.
+# NumPy lacks these types: their bits are passed as integers of the same width.
 _AS_BITS = {2: torch.int16, 1: torch.uint8}
 _OWN = (torch.float64, torch.float32, torch.float16, torch.bool)
 
 
 def dtype_of(of: torch.dtype) -> DType:
-    """Our element type for PyTorch's."""
+    """The element type of a PyTorch type."""
     found = DTYPES.get(of)
     if found is None:
         raise Unsupported("TW1104", f"element type {str(of).removeprefix('torch.')}")
@@ -67,7 +67,7 @@ def dtype_of(of: torch.dtype) -> DType:
 
 
 def check_plain(tensor: torch.Tensor, what: str) -> None:
-    """Only dense tensors on the CPU have memory that can be shared."""
+    """Check that a tensor is dense and on the CPU, so that its memory can be shared."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise Unsupported("TW1121", f"{what} is not a dense tensor")
     if tensor.device.type != "cpu":
@@ -77,7 +77,7 @@ def check_plain(tensor: torch.Tensor, what: str) -> None:
 
 
 def array_of(tensor: torch.Tensor, what: str = "a tensor") -> Array:
-    """A tensor as an array; memory is shared where the tensor is contiguous."""
+    """A tensor as an array; contiguous tensors share memory."""
     of = dtype_of(tensor.dtype)
     check_plain(tensor, what)
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -88,7 +88,7 @@ def array_of(tensor: torch.Tensor, what: str = "a tensor") -> Array:
 
 
 def tensor_of(array: Array, of: torch.dtype) -> torch.Tensor:
-    """An array that `array_of` made of a tensor of an element type, as such a tensor."""
+    """The inverse of `array_of` for an element type."""
     if dtype_of(of).is_int or of in _OWN:
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(np.dtype(f"i{array.itemsize}"))).view(of)

@@ -1,7 +1,7 @@
-"""Outputs of a graph that view an input or another result: PyTorch itself takes the view again.
+"""Outputs of a graph that are views of an input or another result: PyTorch recreates the views.
 
-So they share memory with what they view, and have the strides that they have in eager. What a chain
-of views begins with is its base: an input, or a node that computes something.
+They then share memory with their base, and have the strides of eager mode. The base of a chain of
+views is an input, or a node that computes something.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import fx
 
 
 def base_of(node: fx.Node) -> fx.Node:
-    """What a node views, through views whose arguments a call can work out; else the node."""
+    """The base of a chain of views whose arguments are known at each call; otherwise the node."""
     at = node
     while True:
         source = _viewed_by(at)
@@ -26,13 +26,13 @@ def base_of(node: fx.Node) -> fx.Node:
 
 
 def _viewed_by(node: fx.Node) -> fx.Node | None:
-    """What one view is taken of."""
+    """The source of one view."""
     if node.op != "call_function" or not node.args:
         return None
     source = node.args[0]
     if not isinstance(source, fx.Node):
         return None
-    if node.target is operator.getitem:  # of several views, such as a split gives
+    if node.target is operator.getitem:  # one of several views, as of a split
         return source if _is_view(source) else None
     return source if _is_view(node) and _are_sizes(node, source) else None
 
@@ -69,7 +69,7 @@ METHODS: Mapping[Any, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Step:
-    """A view that a call takes again: of a node, and of sizes where those are nodes, too."""
+    """A view that is recreated by each call, from its source and possibly sizes."""
 
     node: fx.Node
     take: Callable[..., Any]
@@ -88,7 +88,7 @@ class Step:
 
 
 def steps_to(nodes: Iterable[fx.Node], known: Container[fx.Node]) -> tuple[Step, ...]:
-    """What to take again, in order, to have all of some nodes."""
+    """The views to recreate for some nodes, in order."""
     found: dict[fx.Node, Step] = {}
 
     def need(node: fx.Node) -> None:

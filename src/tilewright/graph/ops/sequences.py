@@ -131,7 +131,7 @@ def _element_type(call: Call) -> tuple[Type, ...]:
     return (of.element if isinstance(of, OptionalType) else of,)
 
 
-def _element(call: Call, x: Any) -> Any:
+def _element(x: Any) -> Any:
     if x is None:
         raise ValueError("the optional has no value")
     return x
@@ -229,7 +229,7 @@ OPS = (
         "The value of an optional, which must have one.",
         (Input("x"),),
         _element_type,
-        lambda call, x: (_element(call, x),),
+        lambda call, x: (_element(x),),
         OPAQUE,
     ),
 )

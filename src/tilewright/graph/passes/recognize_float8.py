@@ -1,9 +1,9 @@
-"""recognize_float8: products of dequantized floats of eight bits are products of those.
+"""recognize_float8: matmuls of dequantized fp8 tensors as fp8 matmuls.
 
     matmul(dequantize(a), dequantize(b))  =  scale_a * scale_b * matmul(a, b) {to = f32}
 
-Tensor cores multiply them at twice the rate of 16 bits, and keep fewer bits of sums than f32 has:
-it is for models that are asked for in less precision. It runs before constants are folded.
+Tensor cores multiply fp8 at twice the rate of 16-bit floats, but accumulate in fewer bits than f32
+has, so the pass is only for precisions below f32. It runs before constants are folded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def recognize_float8(module: Module, ctx: PassContext) -> Module:
 
 
 def multiplies_float8(target: object) -> bool:
-    """Whether the target's tensor cores multiply floats of eight bits."""
+    """Whether the target's tensor cores multiply fp8."""
     return isinstance(target, Target) and target.has("wgmma")
 
 
 def matmul(node: Node, scope: Scope) -> Replacement:
-    """A GEMM of one scale, or one for each column."""
+    """A GEMM with one scale for A, and one for B or one per column."""
     if node.op != "matmul" or node.output.tensor.dtype is not F32:
         return None
     a, b = (quantized(value, scope) for value in node.inputs[:2])

@@ -1,12 +1,12 @@
-"""recognize_integers: quantized layers become layers of bytes, without a float in between.
+"""recognize_integers: QDQ layers as int8 layers, without floats in between.
 
     quantize(conv(dequantize(%x), dequantize(%w), %b))   ->   quantized_conv(%x, %w, ...)
 
-Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
-get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
-ones; a sum of two results of such layers multiplies them by two integers whose ratio is nearest
-that of the scales; what is put together, or quantized once more, is copied into its
-scale. It runs before constants are folded, for targets that compute with integers alone.
+Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Unsigned
+bytes become signed, which shifts their zero points by 128. Average pools become depthwise
+convolutions with ones; an addition multiplies both operands by small integers whose ratio is that
+of their scales; concatenations and requantizations copy their operands to the new scale. It runs
+before constants are folded, for targets that compute with integers only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tilewright.sym import Const, Expr
 MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
 MAX_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
 LOW, HIGH = int(np.iinfo(np.int8).min), int(np.iinfo(np.int8).max)  # of bytes
-MAX_FACTORS = (HIGH, HIGH * -LOW + HIGH // 2)  # of a sum's operands: one signed byte, or two
-PRODUCTS = ("conv", "matmul", "max_pool", "avg_pool")  # what is worth a reason if it stays
+MAX_FACTORS = (HIGH, HIGH * -LOW + HIGH // 2)  # of the operands of an addition: 7 or 14 bits
+PRODUCTS = ("conv", "matmul", "max_pool", "avg_pool")  # reasons are given for those that stay
 INTEGER_PRODUCTS = ("conv_integer", "matmul_integer")
 NOT_AROUND = "only quantize and dequantize around operators on floats are recognized"
-NO_BYTES = "it is no layer of bytes"
+NO_BYTES = "it does not become an int8 layer"
 
 
 def recognize_integers(module: Module, ctx: PassContext) -> Module:
@@ -44,7 +44,7 @@ def recognize_integers(module: Module, ctx: PassContext) -> Module:
 
 
 def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
-    """Multipliers and shifts, so that a ratio is about multiplier / 2**shift; None out of range."""
+    """Multipliers and shifts with ratio ~ multiplier / 2**shift; None out of range."""
     if not bool((ratios > 0).all()) or not bool(np.isfinite(ratios).all()):
         return None
     mantissa, exponent = np.frexp(ratios.astype(np.float64))
@@ -63,8 +63,8 @@ def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
 
 
 def factors(first: float, second: float) -> tuple[int, int]:
-    """Two numbers whose ratio is nearest that of two scales: of 7 bits, or of 14 if these do not
-    tell it as exactly as f32 does."""
+    """Two integers whose ratio is nearest to that of two scales: of 7 bits if that is as accurate
+    as f32, otherwise of 14."""
     if first < second:
         return factors(second, first)[::-1]
     ratio = second / first
@@ -79,13 +79,13 @@ def factors(first: float, second: float) -> tuple[int, int]:
 
 
 def _dims(value: Value) -> tuple[int | Expr, ...]:
-    """Sizes, as numbers where they are known while compiling; none where not even the rank is."""
+    """The shape with static sizes as numbers; empty if the rank is unknown."""
     shape = value.tensor.shape or ()
     return tuple([int(dim.value) if isinstance(dim, Const) else dim for dim in shape])
 
 
 def _known(dims: Sequence[int | Expr]) -> tuple[int, ...]:
-    """Those that are known while compiling."""
+    """The static ones."""
     return tuple([dim for dim in dims if isinstance(dim, int)])
 
 
@@ -127,7 +127,7 @@ class _Recognizer:
     moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
     signed: set[Value] = field(default_factory=set)  # those that moved at all
     flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
-    of_layers: set[Value] = field(default_factory=set)  # results of layers of bytes
+    of_layers: set[Value] = field(default_factory=set)  # results of int8 layers
 
     def __post_init__(self) -> None:
         self.makers = {value: node for node in self.main.nodes for value in node.outputs}
@@ -178,13 +178,13 @@ class _Recognizer:
         return node.output
 
     def zero_of(self, node: Node) -> Array | None:
-        """The zero point of a node that quantizes or dequantizes; 0 where it has none."""
+        """The zero point of a quantize or dequantize node; 0 if it has none."""
         if len(node.inputs) < 3 or node.inputs[2] is None:
             return np.zeros((), np.int8)
         return self.constant(node.inputs[2])
 
     def scalar(self, node: Node) -> tuple[float, int] | None:
-        """One scale and zero point of a node that quantizes or dequantizes."""
+        """The scalar scale and zero point of a quantize or dequantize node."""
         scale = self.constant(node.inputs[1])
         zero = self.zero_of(node)
         if scale is None or zero is None or scale.size != 1 or zero.size != 1:
@@ -192,14 +192,15 @@ class _Recognizer:
         return float(scale.reshape(())), int(zero.reshape(()))
 
     def wants_sign_kept(self, value: Value) -> bool:
-        """Whether somebody reads bytes as they are, so that their zero point cannot move."""
+        """Whether bytes are read other than by dequantization, so that their zero point is
+        fixed."""
         return value in self.main.results or any(
             user.op != "dequantize" or self.zero_of(user) is None
             for user in self.users.get(value, ())
         )
 
     def bytes_of(self, value: Value | None) -> _Bytes | None:
-        """What a value was before it was dequantized."""
+        """The bytes that a value was dequantized from."""
         node = self.maker(value, "dequantize")
         found = None if node is None else self.scalar(node)
         if node is None or found is None or node.inputs[0] is None:
@@ -238,7 +239,7 @@ class _Recognizer:
         return _Weights(np.ascontiguousarray(around.astype(np.int8)), scales)
 
     def bias_of(self, value: Value | None, scales: Array) -> Array | None:
-        """A constant bias in units of the sums."""
+        """A constant bias as integers in the scale of the sums."""
         if value is None:
             return np.zeros(len(scales), np.int32)
         node = self.maker(value, "dequantize")
@@ -262,7 +263,7 @@ class _Recognizer:
     # ----------------------------------------------------------------------- reasons
 
     def explain(self, graph: Graph, reasons: dict[str, str]) -> None:
-        """Why products that are left in a graph are no layers of bytes, by where they come from."""
+        """Reasons why the remaining contractions did not become int8 layers, by location."""
         used = set(graph.results)
         for node in reversed(graph.nodes):
             if used.isdisjoint(node.outputs):
@@ -274,7 +275,7 @@ class _Recognizer:
                     reasons[where] = NO_BYTES  # several nodes of one origin
 
     def why_left(self, node: Node) -> str:
-        """Why a product is no layer of bytes."""
+        """Why a contraction did not become an int8 layer."""
         for value in node.inputs[: 2 if node.op == "matmul" else 1]:
             maker = None if value is None else self.makers.get(value)
             while maker is not None and maker.op == "transpose":
@@ -298,7 +299,7 @@ class _Recognizer:
         return "its shape, bias or scales have no such layer"
 
     def _ends(self, value: Value) -> list[Node]:
-        """Who reads a value, behind a bias and clamps."""
+        """The readers of a value after bias and clamps."""
         found: list[Node] = []
         for user in self.users.get(value, ()):
             is_step = user.op in ("add", "relu", "clip")
@@ -308,7 +309,7 @@ class _Recognizer:
     # ----------------------------------------------------------------------- nodes
 
     def _dequantize(self, node: Node) -> None:
-        """The same numbers from signed bytes."""
+        """Dequantize the signed bytes instead."""
         source = node.inputs[0]
         assert source is not None
         zero = self.zero_of(node)
@@ -319,7 +320,7 @@ class _Recognizer:
         self.nodes.append(replace(node, inputs=inputs))
 
     def _quantize(self, node: Node) -> bool:
-        """A layer of bytes for what is quantized; else signed bytes, if nobody minds."""
+        """Replace a quantized layer by an int8 layer; otherwise quantize to signed bytes."""
         output, source = node.output, node.inputs[0]
         found = self.scalar(node) if len(node.inputs) > 1 else None
         if found is None or source is None or source.tensor.dtype is not F32:
@@ -451,7 +452,7 @@ def _matmul(
 def _batch_matmul(
     made: _Recognizer, node: Node, operands: tuple[_Bytes, _Bytes], scale: float, limits: _Limits
 ) -> Value | None:
-    """Stacks of matrices as one batch."""
+    """A batched GEMM, with all batch axes as one."""
     x, y = operands
     of_x, of_y = (_dims(one.value) for one in operands)
     found = fixed_point(np.array(x.scale * y.scale / scale))
@@ -475,7 +476,7 @@ def _add(made: _Recognizer, node: Node, add: Node, scale: float, limits: _Limits
     if x is None or y is None:
         return _matmul(made, node, add, scale, limits)
     if x.value.type != y.value.type or not {x.value, y.value} <= made.of_layers:
-        return None  # floats are there anyway, and their sum is more exact
+        return None  # floats exist anyway, and their sum is more accurate
     a, b = factors(x.scale, y.scale)
     shares = [part / factor for part, factor in ((x.scale, a), (y.scale, b)) if factor]
     found = fixed_point(np.array(sum(shares) / len(shares) / scale))
@@ -543,7 +544,7 @@ def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limi
 def _reshape(
     made: _Recognizer, node: Node, reshape: Node, scale: float, limits: _Limits
 ) -> Value | None:
-    """The same bytes in another shape."""
+    """A reshape of the bytes."""
     x = made.bytes_of(reshape.inputs[0])
     if x is None or x.scale != scale or x.zero != limits.zero or len(reshape.inputs) != 1:
         return None
@@ -559,14 +560,14 @@ def _reshape(
 def _concat(
     made: _Recognizer, node: Node, concat: Node, scale: float, limits: _Limits
 ) -> Value | None:
-    """Tensors one behind the other, each in the scale of the whole."""
+    """A concatenation, each operand rescaled to the result's scale."""
     return _copies(made, node, concat.inputs, int(concat["axis"]), scale, limits)
 
 
 def _rescale(
     made: _Recognizer, node: Node, dequantize: Node, scale: float, limits: _Limits
 ) -> Value | None:
-    """The same tensor in another scale, or cut off."""
+    """A requantization to another scale, or a clamp."""
     return _copies(made, node, dequantize.outputs, 0, scale, limits)
 
 
@@ -587,7 +588,7 @@ def _copies(
 
 
 def why_no_layer(nodes: Sequence[Node], reasons: Mapping[str, str]) -> list[str]:
-    """Why products among nodes are no layers of bytes, by what `recognize_integers` left behind."""
+    """Why contractions among nodes are not int8 layers, by the reasons of `recognize_integers`."""
     found = [reasons.get(str(one.loc), NO_BYTES) for one in nodes if one.op in PRODUCTS]
     found += [reasons.get(str(one.loc), NOT_AROUND) for one in nodes if one.op in INTEGER_PRODUCTS]
     return list(dict.fromkeys(found))

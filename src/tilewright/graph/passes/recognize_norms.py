@@ -1,7 +1,7 @@
-"""recognize_norms: layer norm, RMS norm and softmax from the primitives exporters write them in.
+"""recognize_norms: layer norm, RMS norm and softmax from the primitives that exporters write.
 
-One operator of a norm keeps a row in cache and its sums in f32; pieces of it would pass through
-memory. Only whole patterns count, of which nothing else uses a part.
+As one operator, a norm keeps each row in cache and its sums in f32; as primitives, intermediates
+would pass through memory. Only complete patterns match, none of whose intermediates has other uses.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ LOG_OF_SOFTMAX = Apply("log", Apply("softmax", X, name="softmax"))
 
 
 def _axes(found: Found, *names: str) -> tuple[int, ...] | None:
-    """The axes that all reductions of a match keep, if they are the same."""
+    """The axes that all reductions of a match reduce, if they are the same."""
     nodes: list[Node] = [found[name] for name in names if name in found]
     first = nodes[0].get("axes")
     for node in nodes:
@@ -104,7 +104,7 @@ def _from_axis(x: Value, axes: tuple[int, ...] | None) -> int | None:
 
 
 def _fits(operand: Value, x: Value, axis: int) -> bool:
-    """Whether an operand has its values along the axes normalized over, and no others."""
+    """Whether an operand varies along the normalized axes only."""
     shape, full = shape_of(operand), shape_of(x)
     if shape is None or full is None or len(shape) > len(full):
         return False
@@ -113,7 +113,7 @@ def _fits(operand: Value, x: Value, axis: int) -> bool:
 
 
 def layer_norm(node: Node, scope: Scope) -> Replacement:
-    """A tensor less its mean over the root of its variance."""
+    """(x - mean) / sqrt(variance + epsilon)."""
     for pattern in LAYER_NORMS:
         found = scope.match_node(pattern, node)
         if found is None or not scope.is_private(found, node):
@@ -129,7 +129,7 @@ def layer_norm(node: Node, scope: Scope) -> Replacement:
 
 
 def rms_norm(node: Node, scope: Scope) -> Replacement:
-    """A tensor over the root of its mean square, times a scale."""
+    """x / sqrt(mean square + epsilon) * scale."""
     for pattern in RMS_NORMS:
         found = scope.match_node(pattern, node)
         if found is None or not scope.is_private(found, node):
@@ -142,8 +142,7 @@ def rms_norm(node: Node, scope: Scope) -> Replacement:
 
 
 def unscaled_rms_norm(node: Node, scope: Scope) -> Replacement:
-    """The same without a scale: one of ones was left out. Looked for last, since a product behind
-    it may be by its scale."""
+    """The same without a scale. Matched last, since a multiplication after it may be the scale."""
     for pattern in UNSCALED_RMS_NORMS:
         found = scope.match_node(pattern, node)
         if found is None or not scope.is_private(found, node):
@@ -158,7 +157,7 @@ def unscaled_rms_norm(node: Node, scope: Scope) -> Replacement:
 
 
 def scale_of_norm(node: Node, scope: Scope) -> Replacement:
-    """The scale and the bias behind a layer norm are its own."""
+    """Fold the multiplication and addition after a layer norm into its scale and bias."""
     if node.op not in ("mul", "add") or len(node.inputs) != 2:
         return None
     for norm, operand in (node.inputs, node.inputs[::-1]):
@@ -179,7 +178,7 @@ def scale_of_norm(node: Node, scope: Scope) -> Replacement:
 
 
 def softmax(node: Node, scope: Scope) -> Replacement:
-    """exp(x - max x) over its sum, and the logarithm of that."""
+    """exp(x - max(x)) / its sum, and the logarithm of that."""
     for pattern, op in ((SOFTMAX, "softmax"), (LOG_SOFTMAX, "log_softmax")):
         found = scope.match_node(pattern, node)
         if found is None or not scope.is_private(found, node):
@@ -191,7 +190,7 @@ def softmax(node: Node, scope: Scope) -> Replacement:
 
 
 def log_of_softmax(node: Node, scope: Scope) -> Replacement:
-    """log(softmax(x)) without the detour."""
+    """log(softmax(x)) as log_softmax(x)."""
     found = scope.match_node(LOG_OF_SOFTMAX, node)
     if found is None or not scope.is_private(found, node):
         return None

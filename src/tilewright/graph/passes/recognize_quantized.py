@@ -1,13 +1,13 @@
-"""recognize_quantized: products of dequantized tensors become products of the integers.
+"""recognize_quantized: contractions of dequantized tensors as integer contractions.
 
     matmul(dequantize(a), dequantize(b))  =  scale_a * scale_b * matmul_integer(a, b)
 
-The sums are exact, as long as none can leave i32, and the machine multiplies bytes faster than
-floats. Both tensors are of eight bits, the left one with one scale, the right one with one or one
-per column (output channel).
+Integer sums are exact as long as i32 cannot overflow, and targets multiply bytes faster than
+floats. Both tensors have eight bits; the left one has one scale, the right one has one or one per
+column (output channel).
 
-It is for models that were quantized, and runs before constants are folded: weights are still
-integers. `prefer_integers` is this pass where the target has instructions for it.
+It runs on quantized models before constants are folded, while weights are still integers.
+`prefer_integers` is this pass for targets that have the instructions.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def recognize_quantized(module: Module, ctx: PassContext) -> Module:
 
 @dataclass
 class Quantized:
-    """A dequantized tensor: numbers of eight bits, their scale and zero point, the axis of a
-    vector."""
+    """A dequantized 8-bit tensor: its integers, scale and zero point, and the axis of a vector of
+    scales."""
 
     value: Value
     scale: Value
     zero: Value | None
     axis: int | None  # None: one scale for all
-    perm: tuple[int, ...] | None = None  # the order in which the product reads it
+    perm: tuple[int, ...] | None = None  # the transpose between dequantization and the contraction
 
 
 def _integers(value: Value | None, scope: Scope) -> Quantized | None:
-    """The integers that a value was made of."""
+    """What an integer value was dequantized from, if anything."""
     found = quantized(value, scope)
     return found if found is not None and found.value.tensor.dtype.is_int else None
 
 
 def quantized(value: Value | None, scope: Scope) -> Quantized | None:
-    """What a value was before it was dequantized, and perhaps transposed."""
+    """What a value was dequantized, and perhaps then transposed, from."""
     perm: tuple[int, ...] | None = None
     turned = scope.producer(value, "transpose")
     if turned is not None:
@@ -80,23 +80,23 @@ def quantized(value: Value | None, scope: Scope) -> Quantized | None:
 
 
 def _is_exact(summed: Sequence[Expr]) -> bool:
-    """Whether no sum over axes of these sizes can leave i32, zero points being any."""
+    """Whether sums over axes of these sizes cannot overflow i32, whatever the zero points."""
     count = 1
     for dim in summed:
         if not isinstance(dim, Const):
             return False
         count *= int(dim.value)
-    return count * U8.max * U8.max <= I32.max  # no two bytes are further apart
+    return count * U8.max * U8.max <= I32.max  # the largest difference of two bytes
 
 
 class Product(Steps):
-    """The nodes of one product of integers."""
+    """The nodes of one integer contraction."""
 
     def operand(self, of: Quantized) -> tuple[Value, Value | None]:
-        """The integers as the product reads them, and their zero point unless it is 0.
+        """The integers as the contraction reads them, and their zero point unless it is 0.
 
-        Bytes without sign are what the instructions want on the left alone: a constant on the
-        right loses its zero point if it fits.
+        Instructions take unsigned bytes on the left only, so a constant has its zero point
+        subtracted if the differences fit signed bytes.
         """
         array, zero = self.scope.constant(of.value), self.zero(of)
         if array is None:
@@ -115,7 +115,7 @@ class Product(Steps):
         return self.constant(made, TensorType(dtype, ()), of.value.name), zero
 
     def signed(self, of: Quantized) -> Quantized:
-        """Quantized to bytes with a sign, which moves the zero point by 128."""
+        """The operand quantized to signed bytes instead, which shifts its zero point by 128."""
         made = self.scope.producer(of.value, "quantize")
         zero = self.scope.constant(of.zero)
         if made is None or zero is None or zero.size != 1 or of.value.tensor.dtype is not U8:
@@ -137,7 +137,7 @@ class Product(Steps):
         return of.zero
 
     def scaled(self, total: Value, left: Value, right: Value, behind: int) -> Value:
-        """Sums as real numbers; `behind` axes follow that of the scale's vector."""
+        """Scale integer sums to floats; `behind` axes follow the axis of the scales."""
         a, b = self.scope.constant(left), self.scope.constant(right)
         real = self.add("cast", total, to=F32)
         if a is not None and b is not None:
@@ -148,7 +148,7 @@ class Product(Steps):
 
 
 def _scale(a: Array, b: Array, behind: int) -> Array:
-    """The product of one scale and one or several, in a shape that broadcasts."""
+    """The product of a scalar scale and a scalar or vector of scales, shaped to broadcast."""
     product = np.asarray(a, dtype=np.float64).reshape(()) * np.asarray(b, dtype=np.float64)
     return product.reshape(()) if product.size == 1 else product.reshape(-1, *[1] * behind)
 
@@ -189,7 +189,7 @@ def _trimmed(*inputs: Value | None) -> tuple[Value | None, ...]:
 
 
 def conv(node: Node, scope: Scope) -> Replacement:
-    """A convolution, whose bias is added to the integers if it is of their scale."""
+    """A convolution; its bias is added to the integer sums if it is a multiple of their scale."""
     if node.op != "conv":
         return None
     x, w = (_integers(value, scope) for value in node.inputs[:2])
@@ -214,7 +214,7 @@ def conv(node: Node, scope: Scope) -> Replacement:
 
 
 def _whole_bias(bias: Value | None, x: Quantized, w: Quantized, scope: Scope) -> Array | None:
-    """A bias that is a whole multiple of the product of the scales, as integers."""
+    """The stored integers of a bias whose scale is the product of the operands' scales."""
     node = scope.producer(bias, "dequantize")
     arrays = [scope.constant(value) for value in (x.scale, w.scale)]
     if node is None or any(array is None for array in arrays):
@@ -228,6 +228,6 @@ def _whole_bias(bias: Value | None, x: Quantized, w: Quantized, scope: Scope) ->
     product = np.asarray(arrays[0], dtype=np.float64).reshape(()) * np.asarray(
         arrays[1], dtype=np.float64
     )
-    rounded = 2 * np.finfo(np.float32).eps  # what f32 makes of a product of two scales
+    rounded = 2 * np.finfo(np.float32).eps  # of a product of two scales in f32
     same = np.allclose(product.reshape(-1), scale.reshape(-1), rtol=rounded, atol=0)
     return stored if same and scale.size in (1, stored.size) else None

@@ -1,10 +1,10 @@
-"""recognize_segments: rows added to zeros, by index, are sums of segments.
+"""recognize_segments: scatter-reductions into a neutral table as segment reductions.
 
     scatter_nd(expand(0), %i, %u) {reduction = "add"}   becomes   segment_reduce(%u, %i)
 
-as the gradient of an embedding is: a table of zeros, which are then neither stored by one kernel
-nor copied by the next. So are products over ones, and the greatest and least over the type's own.
-Indices have been checked; those from the end are counted from the front.
+The gradient of an embedding is one. The table of zeros is then neither stored by one kernel nor
+copied by the next. Likewise for products into ones, and for minima and maxima into the type's
+extremes. Indices have been checked; negative ones count from the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def recognize_segments(module: Module, ctx: PassContext) -> Module:
 
 
 def sum_segments(node: Node, scope: Scope) -> Replacement:
-    """Of a table of one number that changes nothing, its rows addressed one by one."""
+    """A scatter of whole rows into a table filled with the reduction's neutral element."""
     if node.op != "scatter_nd" or node.get("runs") or node.get("by_results"):
         return None
     x, indices, updates = node.inputs
@@ -51,6 +51,6 @@ def sum_segments(node: Node, scope: Scope) -> Replacement:
 
 
 def _is_neutral(number: float, reduction: str, of: TensorType) -> bool:
-    """Whether a reduction may begin with a number as if it were not there: -0.0 + 0.0 is 0.0."""
+    """Whether a number is neutral to a reduction; -0.0 is not, since -0.0 + 0.0 is 0.0."""
     same = np.asarray(number, of.dtype.numpy) == neutral(reduction, of.dtype)
     return bool(same) and (number != 0 or math.copysign(1.0, number) > 0)

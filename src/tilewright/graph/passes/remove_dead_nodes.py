@@ -1,7 +1,7 @@
-"""remove_dead_nodes: what no result depends on goes.
+"""remove_dead_nodes: remove what no result depends on.
 
 A node is live if a result depends on one of its outputs, or on a size that it defines. Unused
-captures of bodies, graphs that nothing calls and constants that no node names go too.
+captures of bodies, uncalled graphs and unused constants are removed, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _is_stored(node: Node) -> bool:
 
 
 def _called(module: Module) -> set[str]:
-    """The graphs that main reaches; all of them in a module without main."""
+    """The graphs reachable from main; all of them in a module without main."""
     if "main" not in module.graphs:
         return set(module.graphs)
     found, stack = {"main"}, ["main"]
@@ -114,7 +114,7 @@ def _with_live_bodies(node: Node) -> Node:
 
 
 def _without_unused_captures(node: Node) -> Node:
-    """Values that a node hands to its bodies, and none of them uses, are handed no more."""
+    """Remove captures that no body uses."""
     first = first_capture(node)
     count = max(0, len(node.inputs) - first)
     needed = [False] * count

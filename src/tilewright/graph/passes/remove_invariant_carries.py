@@ -1,10 +1,10 @@
-"""remove_invariant_carries: what control flow hands through as it was is no result of it.
+"""remove_invariant_carries: remove loop-carried values and branch results that never change.
 
     %y, %v = if(%c, %x, %w) do { graph(%a, %b) -> (f(%a), %b), graph(%a, %b) -> (g(%a), %b) }
 
-gives %w for %v; a value that a loop carries, and every iteration gives back as it was, is one that
-all iterations are given. Exporters that carry all variables of a loop write weights so. Constants
-that bodies are given are constants inside of them, where weights are folded and packed.
+uses %w instead of %v; a carried value that every iteration returns unchanged becomes a capture.
+Exporters that carry all variables of a loop do so with weights. Captured constants are copied into
+the bodies, where weights can be folded and packed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _settled(node: Node) -> Instead | None:
 
 
 def _settled_branches(node: Node) -> Instead | None:
-    """Results that are the same value whichever body runs."""
+    """Replace results that are the same value in every body."""
     values = [_through(node, at) or out for at, out in enumerate(node.outputs)]
     kept = [a is b for a, b in zip(values, node.outputs, strict=True)]
     if all(kept):
@@ -55,7 +55,7 @@ def _settled_branches(node: Node) -> Instead | None:
 
 
 def _through(node: Node, at: int) -> Value | None:
-    """The value that every body gives back as one of its results, if its type is the result's."""
+    """The value that every body returns as this result, if the types are equal."""
     given = {_place(body.params, body.results[at]) for body in node.bodies}
     place = given.pop()
     if given or place is None:
@@ -69,7 +69,7 @@ def _place(values: Sequence[Value], value: Value) -> int | None:
 
 
 def _settled_loop(node: Node) -> Instead | None:
-    """Values that are carried for nothing are given to the body like others that it captures."""
+    """Turn unchanged carried values into captures."""
     (body,) = node.bodies
     count = int(node["carried"])
     carried, params = node.inputs[2 : 2 + count], body.params[2 : 2 + count]
@@ -122,7 +122,7 @@ def _instead(node: Node, kept: Sequence[bool], values: Sequence[Value | None]) -
 
 
 def _with_constants(node: Node, known: dict[Value, Node]) -> Node:
-    """Bodies with constants of their own for those that they would be given."""
+    """Copy captured constants into the bodies."""
     if node.op not in CONTROL:
         return node
     values = node.inputs[first_capture(node) :]

@@ -1,12 +1,11 @@
-"""round_stored: what kernels hand each other is stored in 16 bits, where all that is made of it is.
+"""round_stored: store intermediates in 16 bits where all their uses are rounded to 16 bits.
 
     %g: f32 = fused(%x, %w) { sigmoid(matmul(%x, %w)) }
     %y: f16 = fused(%g, %z, %v) { cast(matmul(%z, %v) * %g) }
 
-Results of such a kernel are rounded to those bits anyway, so that half of the bytes hold all that
-counts: of a gate, say, or of queries before they are turned by their places. What is added up over
-rows or keys, or raised to a power, is left in f32: rounding would be magnified there. It runs
-behind fusion, which decides what is stored.
+The consumer rounds its results to 16 bits anyway, so the intermediate needs no more: a gate, say,
+or queries before their rotary embedding. What is reduced, or raised to a power, stays in f32, since
+that would magnify the rounding. It runs after fusion, which decides what is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tilewright.graph.types import TensorType
 from tilewright.graph.views import ALIAS
 from tilewright.graph.visit import map_bodies, users
 
-# Operators that magnify no error of their operands: relative to the results, or to what is added.
+# Operators that do not magnify errors of their operands, relative to their results or summands.
 STEADY = ("neg", "abs", "relu", "sigmoid", "tanh", "erf", "clip", "add", "sub", "mul", "minimum",
           "maximum")  # fmt: skip
 MOVES = (ALIAS, "expand", "transpose", "slice", "concat", "pad")
@@ -36,7 +35,7 @@ def round_stored(module: Module, ctx: PassContext) -> Module:
 
 @dataclass
 class _Use:
-    """What reads a value, or a reshape of it: which kernels, at which of their operands."""
+    """The readers of a value or of its reshapes: kernels, and the position of the operand."""
 
     aliases: list[Node]
     kernels: list[tuple[Node, int]]
@@ -51,7 +50,7 @@ class _Rounding:
         self.instead: dict[Node, Node] = {}
 
     def run(self) -> Graph:
-        for node in reversed(self.graph.nodes):  # what is behind a kernel tells what it may round
+        for node in reversed(self.graph.nodes):  # consumers decide what may be rounded
             for value in node.outputs if node.op == FUSED else ():
                 self._try_round(node, value)
         if not self.instead:
@@ -84,7 +83,7 @@ class _Rounding:
         at = now.outputs.index(value)
         ended, rounded = _ending(now.bodies[0], now.bodies[0].results[at], small)
         outputs, results = list(now.outputs), list(now.bodies[0].results)
-        if rounded in results:  # it is stored already
+        if rounded in results:  # the rounded value is stored already
             made = outputs[results.index(rounded)]
             del outputs[at], results[at]
         else:
@@ -104,7 +103,7 @@ class _Rounding:
             self.instead[kernel] = replace(now, inputs=inputs, bodies=(body,))
 
     def _use(self, value: Value) -> _Use | None:
-        """Who reads a value; None where anything but kernels does."""
+        """The readers of a value; None if any is not a kernel."""
         found, stack = _Use([], []), [value]
         while stack:
             current = stack.pop()
@@ -128,7 +127,7 @@ def _is_wide(value: Value) -> bool:
 
 
 def _rounded_to(body: Graph, param: Value) -> DType | None:
-    """What a kernel rounds all to that it makes of an operand; None where it does not."""
+    """The type that a kernel rounds everything computed from an operand to; None if it does not."""
     wide, small = {param}, None
     if param in body.results:
         return None
@@ -147,14 +146,14 @@ def _rounded_to(body: Graph, param: Value) -> DType | None:
 
 
 def _reading(body: Graph, place: int, small: DType) -> Graph | None:
-    """A kernel that reads one of its operands rounded; what only moves it moves it so. None where
-    nothing else is left to do."""
+    """The kernel with one operand in 16 bits; data movement of it stays in 16 bits. None if the
+    kernel would only return its operand."""
     old = body.params[place]
     param = Value(old.name, replace(old.tensor, dtype=small))
     narrow: dict[Value, Value] = {old: param}
     widen = make_node("cast", (param,), {"to": F32}, body.nodes[0].loc)
     nodes = [replace(widen, outputs=(old,))]
-    names: dict[Value, Value] = {}  # casts that are none now
+    names: dict[Value, Value] = {}  # results of casts that are removed
     for node in body.nodes:
         inputs = [None if v is None else names.get(v, v) for v in node.inputs]
         if node.op == "cast" and node["to"] is small and node.inputs[0] in narrow:
@@ -174,7 +173,7 @@ def _reading(body: Graph, place: int, small: DType) -> Graph | None:
 
 
 def _ending(body: Graph, value: Value, small: DType) -> tuple[Graph, Value]:
-    """A kernel that rounds a value, and the rounded value."""
+    """The kernel with a cast of a value, and the rounded value."""
     casts = (node for node in body.nodes if node.op == "cast" and node["to"] is small)
     cast = next((node for node in casts if node.inputs[0] is value), None)
     if cast is None:
@@ -184,7 +183,7 @@ def _ending(body: Graph, value: Value, small: DType) -> tuple[Graph, Value]:
 
 
 def _used(body: Graph) -> Graph:
-    """A body without nodes that nothing uses."""
+    """A body without unused nodes."""
     used, kept = set(body.results), list[Node]()
     for node in reversed(body.nodes):
         if used.intersection(node.outputs):

@@ -1,8 +1,9 @@
-"""simplify_arithmetic: the same element-wise function by cheaper operators.
+"""simplify_arithmetic: replace element-wise operators by cheaper ones (strength reduction).
 
-Powers with small exponents become products and roots, division by a constant multiplication, two
-factors one. Results may differ in the last place, so nothing is changed in front of an operator
-that rounds to integers or compares, directly or through arithmetic.
+Powers with small exponents become products and roots, division by a constant becomes
+multiplication, two constant factors become one. Results may differ in the last place, so nothing is
+changed whose result reaches an operator that rounds to integers or compares, directly or through
+arithmetic.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _is_float(value: Value | None) -> bool:
 
 
 def power(node: Node, scope: Scope) -> Replacement:
-    """x ** 3, x ** 0.5 and their kind."""
+    """x ** 3, x ** 0.5 and the like."""
     if node.op != "pow" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
         return None
     x, exponent = node.inputs[0], scope.number(node.inputs[1])
@@ -98,7 +99,7 @@ def _is_exact(divisor: Array) -> bool:
 
 
 def _may_round(node: Node, scope: Scope) -> bool:
-    """Whether no integer depends on the last place: none is rounded to by element-wise work."""
+    """Whether the last place may change: no element-wise user rounds to integers or compares."""
     seen = {node.output}
     stack = [node.output]
     while stack:
@@ -117,7 +118,7 @@ def _rounds(node: Node) -> bool:
 
 
 def factors(node: Node, scope: Scope) -> Replacement:
-    """(x * a) * b = x * (a * b), of numbers."""
+    """(x * a) * b = x * (a * b) for constants a, b."""
     if node.op != "mul" or not _is_float(node.inputs[0]) or not _keeps_type(node, 0):
         return None
     outer = scope.number(node.inputs[1])
@@ -152,7 +153,7 @@ NAMED = ((SIGMOID, "sigmoid"), (RELU, "relu"))
 
 
 def named(node: Node, scope: Scope) -> Replacement:
-    """1 / (1 + exp(-x)) and max(x, 0) have names."""
+    """1 / (1 + exp(-x)) is sigmoid(x), max(x, 0) is relu(x)."""
     for patterns, op in NAMED:
         for pattern in patterns:
             found = scope.match_node(pattern, node)
@@ -164,10 +165,10 @@ def named(node: Node, scope: Scope) -> Replacement:
 
 
 def least_of(node: Node, scope: Scope) -> Replacement:
-    """min(the least element, c) is c where no element is below it: nothing is read for that.
+    """min(reduce_min(x), c) = c if no element of x is below c, without reading x.
 
-    Models that quantize what they see on the way ask so for the range of activations. NaN is below
-    nothing: the greatest element, which a range has too, tells of it.
+    Dynamic quantization computes the range of activations so. NaN would be lost, hence the
+    condition that the maximum, which propagates it, is computed as well.
     """
     if node.op != "minimum":
         return None
@@ -185,7 +186,7 @@ def least_of(node: Node, scope: Scope) -> Replacement:
 
 
 def sum_of_stack(node: Node, scope: Scope) -> Replacement:
-    """The sum along the axis along which tensors were stacked is theirs."""
+    """The sum along the axis of a stack is the sum of the stacked tensors."""
     axes, x = node.get("axes"), node.inputs[0] if node.inputs else None
     if node.op != "reduce_sum" or len(node.inputs) > 1 or not axes or len(axes) > 1 or x is None:
         return None

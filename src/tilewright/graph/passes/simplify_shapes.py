@@ -1,8 +1,8 @@
-"""simplify_shapes: subgraphs that compute shapes become what they compute.
+"""simplify_shapes: replace subgraphs that compute shapes by their results.
 
-An integer tensor whose contents are known, as numbers or expressions of sizes, is a constant or a
-list of sizes (`dims`); an input with known contents is an attribute. The nodes that led there are
-dead then. A reshape names all its dimensions.
+An integer tensor whose contents are known, as numbers or expressions of sizes, becomes a constant
+or a list of sizes (`dims`); an input with known contents becomes an attribute. The nodes that
+computed it are then dead. Reshapes get explicit dimensions.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""sink_transposes: element-wise work is done before transposes, where that leaves fewer.
+"""sink_transposes: move transposes behind element-wise operators, where fewer remain.
 
-A region of element-wise nodes whose operands all are transposed alike can work in the order of what
-was transposed; its results are transposed instead. They often are transposed back (a model in
-channels-last layout around convolutions in channels-first), or read by products in place.
+A region of element-wise nodes whose operands are all transposed alike can be computed in the order
+before the transposes; its results are transposed instead. Often they are transposed back next (a
+channels-last model around channels-first convolutions), or read in place by contractions.
 
-A region whose operands are reshaped alike works in the shape before: the reshape behind it costs
-nothing, while one in front of it would stand in the middle of a kernel.
+A region whose operands are reshaped alike is computed in the shape before: a reshape after it costs
+nothing, while one before it would end up inside a kernel.
 
-Parts of what is transposed, queries, keys and values say, are parts of it before, if products read
-all of them: then these read each part in place, and nothing is transposed in memory.
+Slices of a transposed tensor, such as queries, keys and values, become slices of the tensor before
+if contractions read all of them: they read each part in place, and nothing is transposed in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Shape = tuple[Expr, ...]
 
 @dataclass(frozen=True)
 class _Move:
-    """What is done to all operands of a region."""
+    """The transpose or reshape of all operands of a region."""
 
     perm: tuple[int, ...] = ()  # of a transpose
     source: Shape = ()  # of a reshape: the shape before
@@ -54,7 +54,7 @@ def sink_transposes(module: Module, ctx: PassContext) -> Module:
 
 
 def sliced_before(node: Node, scope: Scope) -> Replacement:
-    """slice(transpose(%x)) as transpose(slice(%x)), of all slices alike."""
+    """slice(transpose(%x)) as transpose(slice(%x)), for all slices of a transpose."""
     whole = scope.producer(node.inputs[0], "transpose") if _is_part(node) else None
     if whole is None or whole.inputs[0] is None:
         return None
@@ -70,12 +70,12 @@ def sliced_before(node: Node, scope: Scope) -> Replacement:
 
 
 def _is_part(node: Node) -> bool:
-    """Whether a node is a slice whose bounds are numbers."""
+    """Whether a node is a slice with constant bounds."""
     return node.op == "slice" and len(node.inputs) == 1 and is_view(node)
 
 
 def _is_multiplied(value: Value, scope: Scope) -> bool:
-    """Whether products alone read a value, moved and scaled at most."""
+    """Whether only contractions read a value, possibly moved and scaled."""
     stack = [value]
     while stack:
         users = scope.users.get(value := stack.pop(), [])
@@ -99,7 +99,7 @@ def _is_number(value: Value) -> bool:
 
 
 def _sunk(graph: Graph, constants: dict[str, Array]) -> Graph:
-    """One region after the other, until none gains."""
+    """Move transposes behind one region after another, until none gains."""
     tried: set[Node] = set()
     for _ in range(len(graph.nodes)):
         regions = _Regions(graph, constants)
@@ -113,7 +113,7 @@ def _sunk(graph: Graph, constants: dict[str, Array]) -> Graph:
 
 @dataclass
 class _Region:
-    """Element-wise nodes of one shape, and the order in which all their operands come."""
+    """Connected element-wise nodes of one shape, and the move of all their operands."""
 
     nodes: list[Node]
     move: _Move
@@ -133,7 +133,7 @@ class _Regions:
         self.places = {node: at for at, node in enumerate(self.graph.nodes)}
 
     def next(self, tried: set[Node]) -> _Region | None:
-        """A region that gains by working before its transposes."""
+        """A region whose transposes are better moved behind it."""
         seen: set[Node] = set()
         for node in self.graph.nodes:
             if node in seen or node in tried or not _is_map(node):
@@ -159,7 +159,8 @@ class _Regions:
         return _Move(source=source.tensor.shape or ())
 
     def _connected(self, start: Node) -> list[Node]:
-        """All element-wise nodes of one shape connected with one: the same, whichever is first."""
+        """All element-wise nodes of its shape that are connected with a node, whichever is
+        first."""
         shape = start.output.tensor.shape
         members: dict[Node, None] = {start: None}
         stack = [start]
@@ -176,7 +177,7 @@ class _Regions:
         return sorted(members, key=self.places.__getitem__)
 
     def _checked(self, nodes: list[Node], members: set[Node]) -> _Region | None:
-        """A region; None if an operand is not transposed alike."""
+        """The region; None if its operands are not all moved alike."""
         move: _Move | None = None
         inputs: dict[Value, None] = {}
         shape = nodes[0].output.tensor.shape or ()
@@ -201,7 +202,7 @@ class _Regions:
         return _Region(nodes, move, outputs, inputs)
 
     def _can_move(self, value: Value | None, move: _Move, shape: Shape) -> bool:
-        """Whether an operand, if it is constant, can be had in the order or shape before."""
+        """Whether a constant operand can be given in the order or shape before the move."""
         if value is None or move.perm or not self._is_constant(value):
             return True
         dims = value.tensor.shape or ()
@@ -213,7 +214,7 @@ class _Regions:
         return node is not None and node.op == "constant"
 
     def _gain(self, region: _Region) -> int:
-        """Transposes that go away, less those that come and cost something."""
+        """Removed transposes minus added ones that cost something."""
         inside = set(region.nodes)
         gone = [
             value
@@ -226,7 +227,8 @@ class _Regions:
         return len(gone) - len(come)
 
     def _costs(self, value: Value, inside: set[Node]) -> bool:
-        """Whether a transposed result is not read in place, nor transposed again."""
+        """Whether a transpose of a result costs: it is neither read in place nor transposed
+        again."""
         if value in self.results:
             return True
         for user in self.users.get(value, ()):
@@ -239,7 +241,7 @@ class _Regions:
     # ---------------------------------------------------------------- moving
 
     def moved(self, region: _Region) -> Graph:
-        """The graph with a region in the order of what was transposed."""
+        """The graph with the transposes moved behind a region."""
         names: dict[Value, Value] = {}
         instead: dict[Node, list[Node]] = {}
         for node in region.nodes:
@@ -287,7 +289,7 @@ class _Regions:
 
 
 def _moved_back(value: Value, node: Node, move: _Move) -> Node:
-    """The result of a node in the order or shape that others expect."""
+    """A node's result in the order or shape that other nodes expect."""
     shape = node.output.tensor.shape or ()
     items = items_of(shape)
     how = ir.attributes(perm=move.perm) if move.perm else ir.attributes(shape=items)
@@ -296,7 +298,7 @@ def _moved_back(value: Value, node: Node, move: _Move) -> Node:
 
 
 def _is_map(node: Node) -> bool:
-    """Whether a node works element by element, alike along all axes."""
+    """Whether a node is element-wise and treats all axes alike."""
     op = OPS.get(node.op)
     if op is None or not op.is_map or not op.native or node.bodies:
         return False

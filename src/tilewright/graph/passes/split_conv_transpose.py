@@ -1,20 +1,20 @@
-"""split_conv_transpose: transposed convolutions become plain ones, one for each phase.
+"""split_conv_transpose: transposed convolutions as plain ones, one per phase of the stride.
 
-With a stride s, output o = q s + p takes only the taps that fit its phase p, one in every s of
-them: for each phase a plain convolution of stride 1 over the same input, whose kernel is every s-th
-tap, backwards. Their results in turn are the output, and nothing is multiplied by inserted zeros.
-Along an axis, with pad b and dilation d:
+With a stride s, output o = q s + p uses only the taps of its phase p, every s-th one. So each phase
+is a plain convolution of stride 1 over the same input, whose kernel is every s-th tap, reversed.
+The output interleaves their results, and nothing is multiplied by inserted zeros. Along an axis,
+with pad b and dilation d:
 
     o + b = i s + k d      k = f + j s where f d = p + b modulo s, i = q + (p + b - f d) / s - j d
 
-Where so few channels come out that vectors would stay mostly empty, all phases are channels of one
-convolution, whose window holds the taps of all of them. An input of one element along every spatial
-axis is a GEMM; on a GPU its result is the image as it lies in memory, and the element-wise work
-behind it becomes the GEMM's epilogue.
+With so few output channels that vectors would be mostly empty, all phases become channels of one
+convolution, whose window covers the taps of all of them. An input of one element along every
+spatial axis is a GEMM; on a GPU its result has the memory layout of the image, and element-wise
+consumers become the GEMM's epilogue.
 
-A plain convolution multiplies its padding by the weights, which a transposed one has not: zero
-times infinity is not zero. Weights that are not known to be finite are multiplied by elements
-alone, in a GEMM whose columns are added up to the image (`col2im`).
+A plain convolution multiplies its padding by the weights, which a transposed one does not do, and
+zero times infinity is not zero. Weights that are not known to be finite are multiplied in a GEMM
+whose columns are added up to the image (`col2im`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, Const, Expr
 
-MAX_PHASE_KERNELS = 64  # of a transposed convolution: more do not pay
+MAX_PHASE_KERNELS = 64  # phases of a transposed convolution
 
 
 def split_conv_transpose(module: Module, ctx: PassContext) -> Module:
@@ -75,13 +75,13 @@ class _Phase:
 
     first: int  # tap
     taps: int
-    ahead: int  # how far behind the output's place the first tap reads
+    ahead: int  # offset of the input element that the first tap reads, from the output's index
     begin: int
     end: int
 
 
 def _axes(node: Node) -> list[_Axis] | None:
-    """The spatial axes, where kernels are numbers and channels come first."""
+    """The spatial axes of a channels-first convolution with a static kernel; otherwise None."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
     if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST or x is None or w is None:
         return None
@@ -103,8 +103,9 @@ def _axes(node: Node) -> list[_Axis] | None:
 
 
 def _as_product(node: Node, scope: Scope, *, channels_first: bool) -> Replacement:
-    """Of one element: its channels times all taps; what pads cut off is not computed. Where the
-    image stays channels first, so do the columns of the weights: nothing is to be turned."""
+    """An input of one element: a GEMM of its channels by all taps that padding does not cut off.
+    If the image stays channels-first, so do the columns of the weights, and no transpose is
+    needed."""
     if node.op != "conv_transpose" or node.get("groups", 1) != 1:
         return None
     axes = _axes(node)
@@ -144,7 +145,7 @@ def _as_product(node: Node, scope: Scope, *, channels_first: bool) -> Replacemen
 
 
 def _before_reshape(node: Node, scope: Scope) -> Replacement:
-    """Element-wise work on the results of a product, before these are an image: one kernel."""
+    """Element-wise consumers of a GEMM's result before its reshape to an image: one kernel."""
     op = OPS.get(node.op)
     if op is None or op.pattern != ELEMENTWISE or len(node.inputs) != 1:
         return None
@@ -195,7 +196,7 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
         parts.append(nodes.add("conv", x, weights, bias, **settings))
     if len(parts) == 1:
         *before, last = nodes.made
-        # Where the input may be empty, types may differ in what nothing is.
+        # With a possibly empty input, the types of empty results may differ.
         same = last.output.type == node.output.type
         return (*before, replace(last, outputs=node.outputs)) if same else None
     if None in parts and bias is not None:
@@ -205,7 +206,7 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
 
 
 def _filled(nodes: _Nodes, node: Node, parts: Sequence[Value | None]) -> list[Value]:
-    """Phases, with zeros for those that see no tap."""
+    """Results of all phases, zeros for those without taps."""
     some = [part for part in parts if part is not None]
     if len(some) == len(parts):
         return some
@@ -215,7 +216,7 @@ def _filled(nodes: _Nodes, node: Node, parts: Sequence[Value | None]) -> list[Va
 
 
 def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
-    """Phases as channels of one convolution, if that fills vectors better than it adds taps."""
+    """Phases as channels of one convolution, if fuller vectors outweigh the added taps."""
     if node.op != "conv_transpose" or node.get("groups", 1) != 1 or not lanes:
         return None
     axes, weights = _axes(node), scope.constant(node.inputs[1])
@@ -261,7 +262,7 @@ def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
 
 
 def _has_finite_weights(node: Node, scope: Scope) -> bool:
-    """Whether zeros may be multiplied by the weights."""
+    """Whether all weights are known to be finite."""
     weights = scope.constant(node.inputs[1])
     return node.get("finite", False) or (weights is not None and bool(np.isfinite(weights).all()))
 
@@ -273,7 +274,7 @@ def _window(
     lows: Sequence[int],
     sides: Sequence[int],
 ) -> Array:
-    """[phase along each axis..., output, input, *window]: every tap where its phase reads."""
+    """Weights [phase along each axis..., output, input, *window] of all phases in one window."""
     inner, outer = weights.shape[:2]
     out = np.zeros((*(axis.stride for axis in axes), outer, inner, *sides), weights.dtype)
     for place in np.ndindex(*(axis.stride for axis in axes)):
@@ -288,7 +289,7 @@ def _window(
 
 
 def _in_turn(node: Node, parts: Sequence[Value], axes: Sequence[_Axis]) -> Node:
-    """The output of a node from its phases."""
+    """Interleave phases to the output of a node."""
     return remade(
         node,
         "interleave",
@@ -303,14 +304,14 @@ def _in_turn(node: Node, parts: Sequence[Value], axes: Sequence[_Axis]) -> Node:
 
 
 def _by_columns(node: Node, scope: Scope) -> Replacement:
-    """The channels of each element times all taps, added where they belong."""
+    """GEMM and col2im: the channels of each element times all taps, summed at their positions."""
     if node.op != "conv_transpose" or node.output.tensor.dtype not in (F32, F64):
-        return None  # sums of small floats are rounded once
+        return None  # sums of 16-bit floats must be rounded once
     axes = _axes(node)
     if axes is None or any(pad < 0 for pad in node["pads"]):
         return None
     if any(more >= axis.stride for more, axis in zip(node["output_padding"], axes, strict=True)):
-        return None  # columns would seem to be more than there are
+        return None  # col2im would infer more columns than there are
     x, w, bias = (*node.inputs, None)[:3]
     assert x is not None
     assert w is not None
@@ -338,15 +339,15 @@ def _by_columns(node: Node, scope: Scope) -> Replacement:
 
 
 def _phases(axis: _Axis) -> list[_Phase] | None:
-    """All phases along an axis; None where some is not the input's size."""
+    """All phases along an axis; None unless output - (input - 1) * stride is static."""
     stride, dilation = axis.stride, axis.dilation
     if math.gcd(stride, dilation) != 1:
         return None
-    # The output is (size - 1) * stride and a number, hence ceil(output / stride) the size and one.
+    # With output = (size - 1) * stride + rest, a phase has size - 1 + ceil(rest / stride) outputs.
     rest = sym.simplify(sym.sub(axis.out, sym.mul(sym.sub(axis.size, 1), stride)))
     if not isinstance(rest, Const):
         return None
-    more = -(-int(rest.value) // stride) - 1  # outputs of a phase besides as many as the input has
+    more = -(-int(rest.value) // stride) - 1  # outputs of a phase, minus the input's size
     found = []
     for phase in range(stride):
         first = (phase + axis.begin) * pow(dilation, -1, stride) % stride if stride > 1 else 0
@@ -360,7 +361,7 @@ def _phases(axis: _Axis) -> list[_Phase] | None:
 def _sub_kernel(
     nodes: _Nodes, w: Value, axes: Sequence[_Axis], chosen: Sequence[_Phase], groups: int
 ) -> Value:
-    """The taps of a phase backwards, as weights [outputs, inputs per group, *taps]."""
+    """The reversed taps of a phase, as weights [outputs, inputs per group, *taps]."""
     spatial = tuple(range(2, len(axes) + 2))
     pairs = list(zip(axes, chosen, strict=True))
     part = nodes.add(
@@ -382,7 +383,7 @@ def _sub_kernel(
 
 
 class _Nodes:
-    """New nodes in the place of one."""
+    """New nodes that replace one."""
 
     def __init__(self, like: Node, scope: Scope) -> None:
         self.like, self.scope = like, scope
@@ -404,5 +405,5 @@ class _Nodes:
 
 
 def _numbers(value: Value) -> list[int]:
-    """The dimensions of weights, which are numbers."""
+    """The dimensions of weights, which are static."""
     return [int(dim.value) for dim in shape_of(value) or () if isinstance(dim, Const)]

@@ -1,13 +1,13 @@
-"""split_dilations: dilated convolutions become plain ones of several smaller images, or of regions.
+"""split_dilations: dilated convolutions as plain ones of several smaller images, or of regions.
 
-Windows whose elements are d apart see every d-th row and column only: an image is d x d images that
-have nothing to do with each other, and of these a convolution is a plain one, for which Winograd's
-method serves. They are a batch, or side by side in one image, made by a transpose and undone by
-another, whose prices count. Images whose sizes d does not divide are extended by zeros, and the
-results cut. Where windows reach beyond the image nearly everywhere, regions of the result are
-convolutions by the weights that they see (`graph/window_regions.py`).
+Windows with dilation d see every d-th row and column only: an image consists of d x d independent
+images, whose convolutions are plain ones, by Winograd. They form a batch, or lie side by side in
+one image; transposes before and after make and undo it, and their prices count. Images whose sizes
+d does not divide are padded with zeros, and the results cropped. Where windows reach beyond the
+image nearly everywhere, regions of the result are convolved with only the weights that they see
+(`graph/window_regions.py`).
 
-For images channels last of known sizes.
+For channels-last images of static size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def split_dilations(module: Module, ctx: PassContext) -> Module:
     """Before: conv(x, w) {dilations = (2, 2)}.   After: conv(four images, w), joined again."""
     target, costs = ctx.target, costs_of(ctx)
     if not isinstance(target, Target) or target.kind != CPU or costs is None or costs.is_lowered:
-        return module  # products of fewer bits are direct ones
+        return module  # no Winograd for other types
     in_cache = weights_stay(module, target)
     return rewrite_matches(module, (partial(split, ctx=ctx, target=target, in_cache=in_cache),))
 
@@ -57,7 +57,7 @@ def split_dilations(module: Module, ctx: PassContext) -> Module:
 def split(
     node: Node, scope: Scope, *, ctx: PassContext, target: Target, in_cache: bool
 ) -> Replacement:
-    """The cheapest form, where it takes less time than the dilated convolution."""
+    """The cheapest form, if it is cheaper than the dilated convolution."""
     costs = costs_of(ctx)
     weights = scope.constant(node.inputs[1]) if node.op == "conv" else None
     if costs is None or weights is None:
@@ -83,8 +83,8 @@ def split(
 def split_forms(
     node: Node, target: Target, costs: Costs, in_cache: bool
 ) -> tuple[tuple[Price, ...], dict[str, Maker]]:
-    """The prices of a dilated convolution of constant weights and of its other forms, and what
-    makes these, given a way to take a part of the weights."""
+    """The prices of a dilated convolution with constant weights and of its alternatives, and the
+    functions that build these, given a function that slices the weights."""
     if prod(node["dilations"]) == 1 or not _is_known(node):
         return (), {}
     direct = Candidate(DIRECT, alone(node), frozenset({1}), in_cache)
@@ -107,8 +107,8 @@ def split_forms(
 
 
 def _plain_ns(parts: Parts, target: Target, costs: Costs, in_cache: bool) -> float | None:
-    """The time of a plain convolution by Winograd's method, with the transposes around it; None
-    where it does not serve."""
+    """The time of a plain convolution by Winograd with the transposes around it; None if it does
+    not apply."""
     before, plain, after = parts
     channels = winograd_channels(plain, target)
     tile, prices = best_tile(plain, channels, costs, True, in_cache) if channels else (0, ())
@@ -120,7 +120,7 @@ def _plain_ns(parts: Parts, target: Target, costs: Costs, in_cache: bool) -> flo
 
 
 def _regions_ns(node: Node, costs: Costs, in_cache: bool) -> float | None:
-    """The time of the convolutions of all regions, and of concatenating their results."""
+    """The time of convolving all regions and concatenating the results."""
     w = node.inputs[1]
     assert w is not None
     shape, of = w.tensor.static_shape or (), w.tensor
@@ -147,7 +147,7 @@ def _by_regions(node: Node, cut: Cut) -> list[Node]:
 
 
 def _is_known(node: Node) -> bool:
-    """Whether a convolution channels last has static sizes and stride 1."""
+    """Whether a channels-last convolution has static sizes and stride 1."""
     x = node.inputs[0]
     assert x is not None
     shape, result = x.tensor.static_shape, node.output.tensor.static_shape
@@ -158,7 +158,7 @@ def _is_known(node: Node) -> bool:
 
 
 class _Steps:
-    """Nodes in place of a dilated convolution."""
+    """Nodes that replace a dilated convolution."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.made = node, list[Node]()
@@ -178,13 +178,13 @@ class _Steps:
         return self.made[-1].output
 
     def conv(self, x: Value, pads: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
-        """The plain convolution, and its shape."""
+        """Add the plain convolution; returns its result and shape."""
         attributes = {**dict(self.node.attributes), "dilations": (1, 1), "pads": pads}
         value = self.add("conv", x, *self.node.inputs[1:], **attributes)
         return value, value.tensor.static_shape or ()
 
     def done(self, joined: Value) -> Parts:
-        """The parts, where results are [n, rows, phases, columns, phases, channels]."""
+        """Finish with a result of shape [n, rows, phases, columns, phases, channels]."""
         n, height, down, width, across, channels = joined.tensor.static_shape or ()
         whole = (n, height * down, width * across, channels)
         value, result = self.add("reshape", joined, shape=whole), self.node.output
@@ -209,8 +209,8 @@ def _batch(node: Node) -> Parts:
 
 
 def _side_by_side(node: Node) -> Parts:
-    """The smaller images side by side in one, with zeros between them that pad both neighbours:
-    tiles of Winograd's method go on from one to the next, and weights are read once for all."""
+    """The smaller images side by side in one, separated by zeros that pad both neighbours: Winograd
+    tiles may span two of them, and weights are read once for all."""
     steps, apart = _Steps(node), node["dilations"]
     w = node.inputs[1]
     assert w is not None
@@ -222,7 +222,7 @@ def _side_by_side(node: Node) -> Parts:
         phases = steps.add("pad", phases, pads=(0, 0, *gaps), axes=(2, 4))
     n, down, height, across, width, channels = phases.tensor.static_shape or ()
     image = steps.add("reshape", phases, shape=(n, down * height, across * width, channels))
-    # Every row of the image has a result, though those across zeros are of no use.
+    # Every row of the image has a result; those of windows across zeros are unused.
     below = [b if d == 1 else far - a for a, b, far, d in zip(low, high, reach, apart, strict=True)]
     small, (_, height, width, channels) = steps.conv(image, (*low, *below))
     rows = (n, down, height // down, across, width // across, channels)
@@ -236,8 +236,8 @@ def _side_by_side(node: Node) -> Parts:
 
 
 def _padding(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The padding of the smaller images, and that of the whole one before: what makes its sizes
-    multiples, and all where the padding is no multiple itself, or exceeds a window."""
+    """The padding of the smaller images, and of the whole image before: to multiples of the
+    dilation, and all of it if it is no multiple itself or exceeds a window."""
     x, w, apart, pads = *node.inputs[:2], node["dilations"], node["pads"]
     assert x is not None
     assert w is not None

@@ -1,14 +1,14 @@
-"""split_matmuls: products of f32 by weights are sums of six of bf16, where tiles multiply those.
+"""split_matmuls: bf16x6, f32 matmuls by weights as six bf16 matmuls on matrix tiles.
 
     matmul(%a, %weights)   ->   matmul_pieces(bf16_pieces(%a), %pieces)
 
-It runs where a user asks for it by name. Each number is the sum of three of bf16, which together
-have all of its bits (`base/bf16x6.py`): results are as exact as those of f32, since sums stay f32.
-Weights are split at compile time and take half as much memory again. Whether six products on tiles
-are faster than one on vectors, splitting A included, is told by the table of costs
-(`graph/costs.py`): few rows or columns stay as they are, and so does everything on targets without
-tiles, and weights that are not finite in bf16. Long sums are cut into parts, whose rows of A stay
-in L2; the parts are added up by a kernel of its own, with what follows.
+It runs only if a user asks for this precision. Each f32 is the sum of three bf16 terms, which
+together have all of its bits (`base/bf16x6.py`), and sums are f32: results are as accurate as in
+f32. Weights are split at compile time and take 1.5 times the memory. The cost table
+(`graph/costs.py`) decides whether six matmuls on tiles, including the split of A, are faster than
+one on vectors. Matmuls with few rows or columns stay in f32, as does everything on targets without
+tiles, and weights that are not finite in bf16. Long reductions are split along k, so that rows of A
+stay in L2; a kernel of its own adds the partial results, with their epilogue.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def split_matmuls(module: Module, ctx: PassContext) -> Module:
 
 @dataclass(frozen=True)
 class Split:
-    """How a product is cut: k numbers in so many parts of a length."""
+    """A GEMM with k split into parts of equal length."""
 
     k: int
     n: int
@@ -70,13 +70,13 @@ class Split:
         return f"bf16x6 in {self.parts} parts" if self.parts > 1 else "bf16x6"
 
     def weights(self, b: Array) -> Array:
-        """B in pieces, [parts, 3, length, n], or [3, length, n] of one part."""
+        """The bf16 terms of B: [parts, 3, length, n], or [3, length, n] for one part."""
         padded = np.pad(b, [(0, self.parts * self.length - self.k), (0, 0)])
         by_parts = padded.reshape(self.parts, self.length, self.n)
         return np.asarray(pieces_of(by_parts if self.parts > 1 else padded, -3))
 
     def nodes(self, a: Value, b: Value, like: Node) -> list[Node]:
-        """The product, of B in pieces."""
+        """The nodes that compute it, given the terms of B."""
         sizes = {"length": self.length, "parts": self.parts}
         rows = make_node("bf16_pieces", (a,), sizes, like.loc)
         made = [rows, make_node("matmul_pieces", (rows.output, b), {}, like.loc)]
@@ -86,7 +86,8 @@ class Split:
         return made
 
     def candidates(self, a: Value, like: Node, in_cache: bool) -> list[Candidate]:
-        """The kernels that compute it; dynamic rows count along one axis, as kernels have them."""
+        """The kernels that compute it; dynamic row dimensions are merged to one axis, as in
+        kernels."""
         stack = (const(self.parts),) if self.parts > 1 else ()
         shape = (*stack, const(PIECES), const(self.length), const(self.n))
         *lead, k = a.tensor.shape or ()
@@ -131,9 +132,9 @@ def _split(
 def _cheapest(
     node: Node, a: Value, weights: Array, tiles: TileProduct, costs: Costs, in_cache: bool
 ) -> tuple[Split | None, tuple[Price, ...]]:
-    """The cut that takes least, None where that is the product as it is; and what was weighed.
+    """The cheapest split, or None if plain f32 is cheaper; and the prices.
 
-    More parts are tried as long as they take less for sure.
+    More parts are tried as long as they are certainly cheaper.
     """
     plain = Candidate("f32", alone(node), frozenset({1}), in_cache)
     best: Split | None = None

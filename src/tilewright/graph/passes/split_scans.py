@@ -1,12 +1,12 @@
-"""Running sums by pieces, where threads are many and each is slow.
+"""split_scans: hierarchical running sums, for targets with many slow threads.
 
     cumsum(%x) {axis = 0}  becomes  cumsum(%x) {axis = 0, piece = 32}
 
-All pieces run side by side; what they come to runs in pieces again, until one is left. Each level
-takes as many steps as a piece has elements. What is not zero is counted in the same way. A piece
-that comes to more than floats hold is infinite, also where the elements before it would have made
-that small again. Products stay whole: a zero before such a piece would end in NaN. Where lines are
-enough to keep all threads busy, sums stay as they are, too; what only a run counts may be long.
+All pieces are scanned in parallel; their totals are scanned in pieces again, until one is left.
+Each level takes as many steps as a piece has elements. Nonzero elements are counted in the same
+way. A piece whose total overflows is infinite, even where elements before it would have kept the
+sum finite. Cumulative products are not split: a zero before such a piece would give NaN. Nor are
+sums with enough lines to keep all threads busy. Dynamic sizes are assumed to be long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def split_scans(module: Module, ctx: PassContext) -> Module:
 
 
 def in_pieces(target: Target, node: Node, scope: Scope) -> Replacement:
-    """What runs along an axis longer than a piece, of few lines."""
+    """Split a scan of few lines along an axis longer than a piece."""
     if node.get("piece") or node.op not in ("cumsum", "nonzero") or node.inputs[0] is None:
         return None
     shape, axis = shape_of(node.inputs[0]) or (), node.get("axis")

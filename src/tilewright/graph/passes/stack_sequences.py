@@ -1,12 +1,12 @@
-"""stack_sequences: a sequence that a loop appends to, and that is joined after it, is a tensor.
+"""stack_sequences: sequences that a loop appends to and that are then joined, as tensors.
 
     %s = loop(..., %empty) do { ... -> sequence_insert(%so_far, %item) }
     %y = concat_from_sequence(%s)
 
-gives the items as rows of one more result of the loop, which native code stacks. Exporters write so
-what appends to a list and stacks or joins it (`torch.stack`, `torch.cat`, `EmbeddingBag`). Items
-must be as long as each other along the axis that joins them: `concat` asks the same of all others.
-Of a loop without iterations the rows, and what joins them, are empty.
+The items become rows of an additional scan output of the loop, which native code stacks. Exporters
+write loops that append to a list so (`torch.stack`, `torch.cat`, `EmbeddingBag`). Items must have
+equal sizes along the joining axis; `concat` requires it of all others. A loop without iterations
+gives empty rows, and an empty result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def stack_sequences(module: Module, ctx: PassContext) -> Module:
 
 @dataclass(frozen=True)
 class _Appended:
-    """What an iteration appends to the sequence that a loop carries at a place."""
+    """The item that an iteration appends to one of the sequences that a loop carries."""
 
     at: int
     item: Value
@@ -86,7 +86,7 @@ def _rule(graph: Graph) -> Rule:
 
 
 def _appended(node: Node, at: int) -> _Appended | None:
-    """What the body does with a sequence, if that is to append to it."""
+    """The item appended to a carried sequence, if the body does nothing else with it."""
     (body,) = node.bodies
     param, result = body.params[LEADING_POSITIONS + at], body.results[1 + at]
     insert = producers(body).get(result)
@@ -104,24 +104,24 @@ def _appended(node: Node, at: int) -> _Appended | None:
 
 
 def _can_join(reader: Node, loop: Node, item: Value) -> bool:
-    """Whether a node joins items of which every iteration's is as long along its axis."""
+    """Whether a node joins items whose sizes along its axis are equal in every iteration."""
     if reader.op != "concat_from_sequence":
         return False
     shape, axis, is_new = item.tensor.shape or (), int(reader["axis"]), bool(reader["new_axis"])
     rank = len(shape) + is_new
     if not -rank <= axis < rank:
-        return False  # an error, which the node tells
+        return False  # an error, which the node itself reports
     return is_new or _is_known(shape[axis], loop.inputs)
 
 
 def _is_known(length: Expr, values: Iterable[Value | None]) -> bool:
-    """Whether a length is the same in every iteration: no other sizes than those outside."""
+    """Whether a size is the same in every iteration: it uses only sizes from outside the loop."""
     outside: set[Var] = {s for value in values if value is not None for s in sizes_of(value.type)}
     return outside.issuperset(free_vars(length))
 
 
 def _with_rows(node: Node, appended: _Appended) -> Node:
-    """The loop that gives rows of items, as its last result, for a sequence."""
+    """The loop with rows of items as its last result, instead of a sequence."""
     (body,) = node.bodies
     at = appended.at
     body = replace(
@@ -137,8 +137,7 @@ def _with_rows(node: Node, appended: _Appended) -> Node:
 
 
 def _joined(node: Node, rows: Value) -> Instead | None:
-    """Rows of items side by side along the axis of a node that joins them; None where its result is
-    said to have another shape."""
+    """Rows of items, joined along the axis of a node; None if its result type has another shape."""
     shape = rows.tensor.shape
     assert shape is not None
     axis = int(node["axis"])

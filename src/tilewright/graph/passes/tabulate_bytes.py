@@ -1,9 +1,9 @@
-"""tabulate_bytes: what depends on one byte alone is computed now, for all 256, and looked up.
+"""tabulate_bytes: functions of one byte as 256-entry look-up tables.
 
     quantize(gelu(dequantize(%q)))  =  lookup_bytes(%q, %table)
 
-Functions between two quantized tensors of a model are such: however many steps they take, and
-quantize in between, a byte becomes a byte. Results are those of the references, to the bit.
+Element-wise functions between two quantized tensors map bytes to bytes, however many operators they
+have. The tables are computed by the operators' references, so results are bit-exact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.sym import const
 
 @dataclass(frozen=True)
 class _Function:
-    """A value as a function of a byte: of which one, its results, and what computing it takes."""
+    """A value as a function of a byte tensor: its 256 results, and the operations it saves."""
 
     of: Value
     results: Array
@@ -80,7 +80,7 @@ class _Tables:
         return Instead(tuple(nodes), node.outputs)
 
     def _function(self, node: Node) -> _Function | None:
-        """A node as a function of the one byte that all its operands depend on."""
+        """A node as a function of the one byte tensor that all its operands depend on."""
         op = OPS.get(node.op)
         if op is None or not op.is_map or not op.pure or op.foldable:
             return None
@@ -89,7 +89,7 @@ class _Tables:
         varying = [v for v in node.inputs if v is not None and v not in self.known]
         has_axis = any(attr.name == "axis" for attr in op.attributes)
         if has_axis and any(v in varying for v in node.inputs[1:]):
-            return None  # a scale of several elements lies along an axis, which a table has not
+            return None  # a vector of scales lies along an axis, which a table does not have
         found = [each for each in map(self._operand, varying) if each is not None]
         if not found or len(found) < len(varying) or len({each.of for each in found}) > 1:
             return None
@@ -102,7 +102,7 @@ class _Tables:
         return _Function(found[0].of, results, operations)
 
     def _results(self, node: Node) -> Array | None:
-        """What a node gives for each of all bytes, by its reference."""
+        """The results of a node for all bytes, by its reference."""
         inputs = [None if v is None else Value(v.name, self._type(v)) for v in node.inputs]
         op, call = make_call(node.op, inputs, dict(node.attributes), loc=node.loc)
         arrays = [None if v is None else self._array(v) for v in node.inputs]
@@ -112,7 +112,7 @@ class _Tables:
         return np.ascontiguousarray(made) if made.shape == (TABLE,) else None
 
     def _operand(self, value: Value) -> _Function | None:
-        """A value as a function of a byte; a byte that is none is one of its own."""
+        """A value as a function of bytes; a byte tensor that is none is its own argument."""
         found = self.functions.get(value)
         if found is None and isinstance(value.type, TensorType) and value.type.dtype in (I8, U8):
             every = np.arange(TABLE, dtype=np.uint8).view(value.type.dtype.numpy)

@@ -1,8 +1,8 @@
-"""trim_sequences: a recurrent layer runs as many steps as its longest sequence has.
+"""trim_sequences: run recurrent layers only up to the longest sequence of the batch.
 
-Batches are padded to a common length, and some models to the longest input they may ever get. What
-lies behind the end of a sequence gives zeros and leaves the states alone: steps behind the end of
-all sequences are left out, and so is the projection of their input. Only a run tells how many.
+Batches are padded to a common length, in some models to the longest input they accept. Steps after
+the end of a sequence give zeros and leave its states unchanged. Steps after the end of all
+sequences are left out, as is the projection of their input; how many is known at run time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewright.graph.types import item_of
 from tilewright.graph.visit import Instead
 from tilewright.sym import ONE, ZERO, Const, Expr
 
-# Of every layer, which of its inputs are the lengths.
+# The position of the lengths among the inputs of each layer.
 LENGTHS = {op.name: [given.name for given in op.inputs].index("lengths") for op in OPS}
 
 
@@ -60,7 +60,7 @@ def trim(node: Node, scope: Scope) -> Replacement:
 
 
 def _longest(lengths: Value, steps: Steps) -> Value | int:
-    """How many steps the longest sequence has."""
+    """The length of the longest sequence."""
     known = steps.scope.constant(lengths)
     if known is not None:
         return int(known.max(initial=0))
@@ -69,7 +69,7 @@ def _longest(lengths: Value, steps: Steps) -> Value | int:
 
 
 def _first_steps(value: Value, end: Value | int, steps: Steps) -> Value:
-    """x[:end] @ w + b in place of (x @ w + b)[:end], where nothing else needs the rest."""
+    """(x @ w + b)[:end] as x[:end] @ w + b, where nothing else uses the rest."""
     scope = steps.scope
     made = scope.producer(value, "add", "matmul")
     if made is not None and scope.is_used_once(value):

@@ -1,7 +1,7 @@
-"""trim_windows: weights of a convolution that only ever meet padding are left out.
+"""trim_windows: remove weights of a convolution that are only multiplied by padding.
 
-Windows that reach far beyond a small image, as those of atrous pyramids do behind a deep backbone,
-multiply zeros with all but a few of their weights.
+Windows that reach far beyond a small image, as in atrous pyramids after a deep backbone, multiply
+padding by all but a few of their weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def trim_windows(module: Module, ctx: PassContext) -> Module:
 
 
 def trim(node: Node, scope: Scope) -> Replacement:
-    """A convolution channels first of known sizes, whose weights are constant."""
+    """A channels-first convolution of static size with constant weights."""
     if node.op != "conv" or node.get("layout") is not None or node.get("winograd", 0):
         return None
     x, weights = node.inputs[0], scope.constant(node.inputs[1])

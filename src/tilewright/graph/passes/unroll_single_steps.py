@@ -1,12 +1,10 @@
-"""unroll_single_steps: a recurrent layer of one step is matrix products and element-wise work.
+"""unroll_single_steps: recurrent layers of one step as GEMMs and element-wise operators.
 
-Where every kernel must start and end, as on a GPU, one step of a scan is many kernels for little
-work. By primitives it is a product and what follows it. The projection of the input, where it is
-made of constant weights and used by the layer alone, joins the product with the state:
-x @ w + h @ r is [x, h] @ [w; r].
+On a GPU, where kernels have a launch cost, one step of a scan is many kernels for little work. As
+primitives it is a GEMM with an epilogue. The projection of the input, if its weights are constant
+and only the layer uses it, is merged with the GEMM of the state: x @ w + h @ r is [x, h] @ [w; r].
 
-Layers that clip, have peepholes or sequences of several lengths, or other activations than the
-usual ones, stay whole.
+Layers that clip, have peepholes, several sequence lengths or unusual activations are left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from tilewright.graph.match import Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.visit import Instead
 from tilewright.sym import ONE, Const
 
-ACTIVATIONS = ("relu", "tanh", "sigmoid")  # those that are operators of their own
+ACTIVATIONS = ("relu", "tanh", "sigmoid")  # those that are graph operators
 
 
 def unroll_single_steps(module: Module, ctx: PassContext) -> Module:
@@ -62,7 +60,7 @@ def _activation(node: Node, steps: Steps, at: int, x: Value) -> Value:
 
 
 def _parts(steps: Steps, x: Value, hidden: int, count: int) -> list[Value]:
-    """The gates, one after the other."""
+    """Split a tensor by gates."""
     return [
         steps.add("slice", x, axes=(1,), starts=(at * hidden,), ends=((at + 1) * hidden,))
         for at in range(count)
@@ -70,7 +68,7 @@ def _parts(steps: Steps, x: Value, hidden: int, count: int) -> list[Value]:
 
 
 def _summed(node: Node, steps: Steps, h: Value | None, batch: int) -> Value:
-    """The gates' inputs: what the input gives, and what the state gives."""
+    """The gates before activation: the projections of input and state, added."""
     gates, r = node.inputs[:2]
     assert gates is not None
     assert r is not None
@@ -85,7 +83,7 @@ def _summed(node: Node, steps: Steps, h: Value | None, batch: int) -> Value:
 
 
 def _joined(node: Node, steps: Steps, h: Value, batch: int) -> Value | None:
-    """[x, h] @ [w; r] + bias, where the gates are x @ w + bias for this layer alone."""
+    """[x, h] @ [w; r] + bias, if the gates are x @ w + bias and have no other use."""
     scope, (gates, r) = steps.scope, node.inputs[:2]
     assert gates is not None
     assert r is not None
@@ -133,8 +131,8 @@ def _gru(node: Node, steps: Steps, batch: int, hidden: int) -> tuple[Value, ...]
     update, reset = (
         _activation(node, steps, 0, steps.add("add", given[at], kept[at])) for at in (0, 1)
     )
-    told = steps.add("mul", reset, kept[2])
-    candidate = _activation(node, steps, 1, steps.add("add", given[2], told))
+    hidden_part = steps.add("mul", reset, kept[2])
+    candidate = _activation(node, steps, 1, steps.add("add", given[2], hidden_part))
     moved = steps.add("mul", update, steps.add("sub", h, candidate))
     return (steps.add("add", candidate, moved),)
 

@@ -1,7 +1,7 @@
-"""upcast_bytes: bytes of integer products become i16 where a target multiplies those.
+"""upcast_bytes: widen byte operands of integer contractions to i16, where targets multiply i16.
 
-AVX2 and AVX-512 without VNNI add pairs of products of i16. Their products of bytes saturate, and
-would give other integers. Whoever computes an operand widens it once; weights are widened now.
+AVX2 and AVX-512 without VNNI add pairs of i16 products; their byte products saturate. The producer
+of an operand widens it once; weights are widened at compile time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def upcast_bytes(module: Module, ctx: PassContext) -> Module:
 
 
 def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """A product of bytes without zero points that the target does not multiply as they are."""
+    """Widen a contraction of bytes without zero points that the target cannot multiply directly."""
     if node.op not in PRODUCTS or is_depthwise(node) or any(node.inputs[2:4]):
         return None
     if node.get("winograd", 0):
-        return None  # what it transforms bytes into has 16 bits
+        return None  # its transformed bytes have 16 bits
     a, b = node.inputs[:2]
     if a is None or b is None or any(each.tensor.dtype not in (I8, U8) for each in (a, b)):
         return None
@@ -48,7 +48,7 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
 
 
 def widen_states(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """A layer that quantizes its states itself, to what the target does not multiply."""
+    """Widen a recurrent layer that quantizes its states to what the target cannot multiply."""
     of = node.get("states", U8)
     if node.op != "quantized_lstm" or of is I16 or multiplies(target, of.name, "i8"):
         return None

@@ -1,12 +1,12 @@
-"""upcast_halves: a model of f16, or bf16, computes in f32 between what it takes and what it gives.
+"""upcast_halves: f16 or bf16 models compute in f32 between inputs and outputs.
 
     conv(%x: f16, %w)        ->   conv(cast(%x): f32, cast(%w))
     cast(conv: f16) to f32   ->   conv: f32
 
-Where tensor cores multiply, `lower_precision` rounds what products read, by itself and after all
-other passes. Those look at f32 alone: what a batch norm scales, and how attention is written, is
-the same in a model that was stored in fewer bits. Sums, norms and softmax between products lose
-nothing then. What only moves numbers stays as it is until one of them is computed.
+`lower_precision` rounds the operands of contractions for tensor cores, after all other passes.
+These match f32 only: batch norms and attention look the same in a model that was stored in 16 bits.
+Sums, norms and softmax between contractions then lose no accuracy. Data movement stays in 16 bits
+until a value is computed with.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tilewright.graph.types import TensorType, Type
 from tilewright.graph.views import is_view
 from tilewright.graph.visit import Instead
 
+FIXED = ("cast", "bitcast", "call")  # the types of operands are part of their meaning
 MOVES = ("concat", "gather", "pad", "reshape", "slice")  # numbers, as views do
 
 
@@ -32,7 +33,7 @@ def upcast_halves(module: Module, ctx: PassContext) -> Module:
 
 
 def upcast_halves_bf16(module: Module, ctx: PassContext) -> Module:
-    """The same of bf16."""
+    """The same for bf16."""
     return _upcast(module, BF16)
 
 
@@ -41,22 +42,22 @@ def _upcast(module: Module, half: DType) -> Module:
 
 
 def _exact(node: Node, scope: Scope, *, half: DType) -> Replacement:
-    """What was rounded only to be widened again is not rounded."""
+    """Remove a rounding that is undone by widening."""
     given = node.inputs[0] if node.op == "cast" and node["to"] is F32 else None
     return None if given is None else _before_rounding(given, scope, half)
 
 
 def _before_rounding(value: Value, scope: Scope, half: DType) -> Value | None:
-    """The f32 that a half was made of."""
+    """The f32 value that a 16-bit value was rounded from."""
     cast = scope.producer(value, "cast") if _is(value.type, half) else None
     source = None if cast is None else cast.inputs[0]
     return source if source is not None and source.tensor.dtype is F32 else None
 
 
 def _wide(node: Node, scope: Scope, *, half: DType) -> Replacement:
-    """A node that computes on halves, on f32."""
+    """Compute a 16-bit node in f32."""
     is_half = [value is not None and _is(value.type, half) for value in node.inputs]
-    if node.op == "cast" or node.bodies or not any(is_half):
+    if node.op in FIXED or node.bodies or not any(is_half):
         return None
     if not all(isinstance(each.type, TensorType) for each in node.outputs):
         return None

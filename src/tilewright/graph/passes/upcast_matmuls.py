@@ -1,10 +1,10 @@
-"""upcast_matmuls: products of f16 and of floats of eight bits read their operands in f32.
+"""upcast_matmuls: f16 and fp8 contractions read their operands in f32.
 
-Sums of products of f16 are taken in f32 anyway, and rounded once. A processor that multiplies f32
-would convert what it reads in the innermost loop, again and again; here whoever computes an operand
-converts it once, and weights are converted at compile time. The results are the same. Products of
-few rows stay: nothing counts but reading B, which is half as long in f16. So do floats of eight
-bits where tensor cores multiply them.
+f16 contractions accumulate in f32 anyway, and round once. A processor that multiplies f32 would
+convert operands in the innermost loop, repeatedly; instead their producers convert them once, and
+weights are converted at compile time. Results are the same. GEMMs of few rows stay: their time is
+that of reading B, which has half the bytes in f16. So do fp8 contractions where tensor cores
+multiply fp8.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def upcast_matmuls(module: Module, ctx: PassContext) -> Module:
 
 
 def _float8(node: Node, scope: Scope, *, keeps: bool) -> Replacement:
-    """A product of floats of eight bits, where none but those of f32 are multiplied."""
+    """An fp8 contraction, on a target that multiplies f32 only."""
     if node.op != "matmul" or node.output.tensor.dtype is not F32:
         return None
     dtypes = [value.tensor.dtype for value in node.inputs if value is not None]

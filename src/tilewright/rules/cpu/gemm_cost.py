@@ -26,7 +26,7 @@ from tilewright.rules.cpu.gemm_model import (
 from tilewright.rules.cpu.gemm_plan import Sizes, n_chunks, square_steps
 from tilewright.rules.cpu.gemm_schedule import BEFORE, PANEL, UNPACKED, has_columns
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
-from tilewright.rules.cpu.squares import square_cycles
+from tilewright.rules.cpu.register_transpose import square_cycles
 from tilewright.rules.match.contraction import Contraction
 from tilewright.rules.sharing import piece_terms
 from tilewright.rules.space import Column, Columns, Cost

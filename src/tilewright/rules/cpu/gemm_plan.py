@@ -25,7 +25,7 @@ from tilewright.rules.cpu.gemm_model import (
 )
 from tilewright.rules.cpu.gemm_schedule import BEFORE, PANEL, UNPACKED, WEIGHT
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
-from tilewright.rules.cpu.squares import SQUARE_ELEMENTS
+from tilewright.rules.cpu.register_transpose import SQUARE_ELEMENTS
 from tilewright.rules.match.contraction import Contraction
 from tilewright.rules.sharing import MAX_THREAD_CHUNKS
 from tilewright.rules.space import Column, Columns, Space, tile_sizes, unit

@@ -22,7 +22,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.machine import WIDENED_LANES
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
-from tilewright.rules.cpu.squares import SQUARE_ELEMENTS, transpose_squares
+from tilewright.rules.cpu.register_transpose import SQUARE_ELEMENTS, transpose_squares
 from tilewright.rules.match.contraction import Contraction, find_contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
@@ -119,7 +119,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
     if panel is not None:
         if plan.pack_b == PANEL:
             sch.compute_at(panel, loops.inside)
-        _pack_panels(sch, panel, tile, found, plan)
+        _pack_panels(sch, panel, found, plan)
         scheduled.append(panel)
     if rows is not None:
         if has_columns(found):
@@ -250,9 +250,7 @@ def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> Bloc
     return sch.cache_read(c, read_index(sch, c, buffer), "global")
 
 
-def _pack_panels(
-    sch: Schedule, panel: BlockRef, tile: BlockRef, found: Contraction, plan: Blocking
-) -> None:
+def _pack_panels(sch: Schedule, panel: BlockRef, found: Contraction, plan: Blocking) -> None:
     """Pack B as [panel, k, n in panel]."""
     depth = {found.nest.var(at) for at in found.k}
     column = found.nest.var(found.n[-1])

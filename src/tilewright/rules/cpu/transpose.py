@@ -20,7 +20,11 @@ from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
-from tilewright.rules.cpu.squares import SQUARE_ELEMENTS, square_cycles, transpose_squares
+from tilewright.rules.cpu.register_transpose import (
+    SQUARE_ELEMENTS,
+    square_cycles,
+    transpose_squares,
+)
 from tilewright.rules.cpu.vectorize import FEW_ELEMENTS
 from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of, total
 from tilewright.rules.rule import Rule

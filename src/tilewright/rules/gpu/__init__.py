@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilewright.rules.gpu.apart import APART
 from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.columns import COLUMNS
-from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.convolution import CONVOLUTION
 from tilewright.rules.gpu.depthwise import DEPTHWISE
 from tilewright.rules.gpu.elementwise import ELEMENTWISE
 from tilewright.rules.gpu.fallback import FALLBACK
+from tilewright.rules.gpu.gemm import GEMM
 from tilewright.rules.gpu.gemm_ampere import GEMM_AMPERE
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
@@ -17,6 +16,7 @@ from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
 from tilewright.rules.gpu.scalar import SCALAR
 from tilewright.rules.gpu.scan import SCAN_RULE
+from tilewright.rules.gpu.separate_kernels import SEPARATE_KERNELS
 from tilewright.rules.gpu.sgemm import SGEMM
 from tilewright.rules.gpu.steps import STEPS
 from tilewright.rules.gpu.transpose import TRANSPOSE
@@ -31,7 +31,7 @@ RULES: RuleSet = (
     (CONVOLUTION,),
     (SGEMM,),
     (GEMM,),
-    (ROWS, COLUMNS, APART),
+    (ROWS, COLUMNS, SEPARATE_KERNELS),
     (GEMV,),
     (DEPTHWISE, REDUCTION),
     (SCAN_RULE,),

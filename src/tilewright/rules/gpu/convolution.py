@@ -25,7 +25,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.multiprocessor import WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import UNROLLED_OPERATIONS, pad_to_tiles
+from tilewright.rules.gpu.gemm import UNROLLED_OPERATIONS, pad_to_tiles
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,

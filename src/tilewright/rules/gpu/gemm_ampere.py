@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.base.multiprocessor import WORD_BYTES, multiprocessor_of
 from tilewright.intrin import ampere, hopper
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import splits
+from tilewright.rules.gpu.gemm import splits
 from tilewright.rules.gpu.gemm_hopper import (
     BLOCK_COLUMNS,
     SLOTS,

@@ -33,7 +33,7 @@ from tilewright.intrin import hopper
 from tilewright.intrin.cluster import CLUSTER_SCOPE, MAX_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import splits
+from tilewright.rules.gpu.gemm import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,

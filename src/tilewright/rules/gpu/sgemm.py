@@ -23,7 +23,7 @@ import numpy as np
 from tilewright.base.multiprocessor import WORD_BYTES, Multiprocessor, multiprocessor_of
 from tilewright.intrin import ampere
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import splits
+from tilewright.rules.gpu.gemm import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,

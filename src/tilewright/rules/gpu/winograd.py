@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.base.multiprocessor import USUAL_THREADS, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu import contraction as gemm
+from tilewright.rules.gpu import gemm
 from tilewright.rules.gpu.parts import ceildiv, copied_by, depth_of, parts_along
 from tilewright.rules.gpu.threads import bind_flat
 from tilewright.rules.match.contraction import contraction

@@ -101,7 +101,7 @@ class Interpreter:
 
 
 def _may_reduce_nothing(fn: Function, values: Mapping[Var, Any]) -> bool:
-    """Whether some reduction is over no elements, or that cannot be told before it runs."""
+    """Whether some reduction is over no elements, or that is not known before it runs."""
     known = {var: sym.const(int(value)) for var, value in values.items() if var.dtype is INDEX}
     return any(
         it.kind == REDUCE

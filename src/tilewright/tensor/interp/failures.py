@@ -239,7 +239,7 @@ class Failures:
     def unknown(self, at: int, values: Values, symbol: str) -> NoReturn:
         self.fail(
             "TW2312",
-            f"nobody said what {symbol} does",
+            f"the interpreter has no definition of {symbol}",
             at,
             values,
             f"tensor.externs.register({symbol!r}, function) tells the interpreter",

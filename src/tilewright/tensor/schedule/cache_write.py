@@ -14,7 +14,6 @@ from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import check_repeatable, check_seen, memory_used_at
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.analysis.sites import (
-    Scope,
     Site,
     common_depth,
     loops_above,
@@ -50,7 +49,7 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     check_seen(fn, buffer, own, path, path[:place], f"cache a write of @{name}")
     loops = loops_above(scope, path, place)
     ctx = scope_context(fn, scope, loops)
-    box = _box(fn, scope, site, buffer, place, ctx)
+    box = _box(fn, site, buffer, place, ctx)
     cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())
     copy_name = fresh_block_name(fn, cache.name)
     nest = copy_nest(fn, name, copy_name, cache, buffer, box, ctx, loops, "cache_write", exact=True)
@@ -66,9 +65,7 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     return made, copy_name
 
 
-def _box(
-    fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int, ctx: Context
-) -> Region:
+def _box(fn: Function, site: Site, buffer: Buffer, place: int, ctx: Context) -> Region:
     """Exactly the elements that the block has written where the copy runs."""
     block = site.block
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]

@@ -89,7 +89,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
             "TW2122",
             f"cannot {what}: it does not write at its spatial iterators, one per dimension",
             name,
-            help="the box to compute cannot be told from the box that is read",
+            help="the box to compute cannot be determined from the box that is read",
         )
     readers = _readers(fn, scope, block, loop)
     check_inputs_late(fn, scope, block, site, readers[0].order, loop_path, what)
@@ -97,7 +97,7 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
     check_alone(fn, scope, block, loop_path, what)
     around = tuple([stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)])
     ranges = _needed(fn, scope, block, axes, readers, loop, around, what)
-    moved, cover = _moved(fn, scope, block, axes, ranges, around)
+    moved, cover = _moved(fn, scope, block, ranges, around)
     check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
     body = put(path, None)
     assert body is not None
@@ -232,7 +232,7 @@ def _threads_sharing(
             fn,
             "TW2129",
             f"cannot {what}: threads around @{scope.holder.name} share "
-            f"%{shared[0].name}, and what they need together cannot be told inside of it",
+            f"%{shared[0].name}, and what they need together cannot be determined inside of it",
             block.name,
         )
     threads = [each for each in around if each.kind == VTHREAD or each.level == THREAD_LEVEL]
@@ -248,7 +248,6 @@ def _moved(
     fn: Function,
     scope: Scope,
     block: Block,
-    axes: dict[int, Var],
     ranges: dict[Var, Range],
     around: Sequence[For],
 ) -> tuple[Block, Cover]:

@@ -59,7 +59,7 @@ def compute_inline(fn: Function, name: str) -> Function:
             "TW2122",
             f"cannot inline @{name}: it does not write at its spatial iterators, one per dimension",
             name,
-            help="which instance computed an element cannot be told from its index",
+            help="which instance computed an element cannot be determined from its index",
         )
     readers = scope.readers(store.buffer, but=block)
     if not readers:

@@ -282,7 +282,7 @@ def _reach(
         bounds = None if is_data_dependent(at) else sym.symbolic_bounds(at, ranges, ctx)
         if bounds is None or not sym.prove(sym.le(0, bounds[0]), ctx):
             raise found.refusal(
-                "TW2178", f"index {at} of %{buffer.name} cannot be told to stay above zero"
+                "TW2178", f"index {at} of %{buffer.name} cannot be proved to stay above zero"
             )
         reach = sym.simplify(sym.maximum(reach, bounds[1] + 1), ctx)
     return reach

@@ -138,7 +138,7 @@ def _check_region(fn: Function, name: str, region: Region, loop: For, ctx: sym.C
         fn,
         "TW2143",
         f"cannot prefetch %{region.buffer.name} at loop %{loop.var.name}: how much of it is read "
-        "cannot be told where a dimension is empty",
+        "cannot be determined where a dimension is empty",
         name,
         help="prefetch before the loops inside are fused",
     )

@@ -199,7 +199,7 @@ def _domain(
                 f"cannot compute @{block.name} at %{loop.var.name}: it reads "
                 f"%{buffer.name} at {_shown(r)}, not at one iterator plus a constant",
                 block.name,
-                help="which of its instances an iteration can run cannot be told; try compute_at",
+                help="which instances an iteration can run cannot be determined; try compute_at",
             )
         if iterator.kind == REDUCE or iterator.var in ranges:
             is_certain = False  # a full range, or another dimension restricts it

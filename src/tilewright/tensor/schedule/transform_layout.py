@@ -217,7 +217,7 @@ def _new_shape(fn: Function, name: str, buffer: Buffer, index_map: IndexMap) -> 
                 fn,
                 "TW2174",
                 f"cannot transform the layout of %{buffer.name}: the range of {output} in the map "
-                f"{index_map} cannot be told",
+                f"{index_map} cannot be determined",
                 name,
             )
         shape.append(sym.simplify(found[1] + 1, ctx))

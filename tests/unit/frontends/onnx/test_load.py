@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
-from tilewright.frontends.door import open_model
 from tilewright.frontends.onnx import import_model
 from tilewright.frontends.onnx.tensors import MAX_DENSE_BYTES
+from tilewright.frontends.open_model import open_model
 from tilewright.graph import interpret
 
 OPSETS = [helper.make_opsetid("", 21)]

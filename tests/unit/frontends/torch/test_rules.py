@@ -22,7 +22,7 @@ from tilewright.frontends.torch.decompositions import (
 )
 from tilewright.frontends.torch.importer import Importer
 from tilewright.frontends.torch.rules import RULES
-from tilewright.frontends.torch.rules.pairs import PAIR_RULES
+from tilewright.frontends.torch.rules.complex import PAIR_RULES
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.sym import const
 

@@ -10,7 +10,7 @@ from tilewright.graph import Value
 
 
 def gelu(node: Context) -> Value:
-    """x times the share of a normal distribution below x, or its approximation by tanh."""
+    """x * Phi(x), with the cumulative normal distribution Phi, or its approximation by tanh."""
     x = node["self"]
     if node.get("approximate", "none") == "tanh":
         cube = node.emit("mul", node.emit("mul", x, x), x)
@@ -60,7 +60,7 @@ def _hardswish(node: Context) -> Value:
 
 
 def _softmax(op: str) -> Rule:
-    """Along one axis, in f32 where the elements are smaller; a scalar is an axis of one."""
+    """Softmax along one axis, computed in f32 for narrower types; a scalar counts as one axis."""
 
     def rule(node: Context) -> Value:
         x = _computed(node, node["self"])
@@ -74,7 +74,7 @@ def _softmax(op: str) -> Rule:
 
 
 def _computed(node: Context, x: Value) -> Value:
-    """x in the type a softmax computes in: that of the result where it is wider."""
+    """x in the type that softmax computes in: that of the result if it is wider."""
     to: DType = node.to
     return node.cast(x, to) if to is F32 and x.tensor.dtype is not F32 else x
 

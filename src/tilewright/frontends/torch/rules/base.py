@@ -1,4 +1,5 @@
-"""What a rule sees of a node: arguments by the names of the operator's schema, and a builder."""
+"""The interface of rules to a node: arguments by the names of the operator's schema, and a
+builder."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from tilewright.graph.types import TensorType, items_of
 from tilewright.sym import Const, Expr
 
 Dim = Expr | int
-Scalar = int | float | bool | Expr | Value  # a number: known, of sizes, or computed
+Scalar = (
+    int | float | bool | Expr | Value
+)  # a number: constant, an expression of sizes, or computed
 
 
 class Bodies(Protocol):
@@ -43,7 +46,7 @@ class Bodies(Protocol):
 
 @dataclass
 class Context(Emitter):
-    """One node under translation. Tensors among its arguments are values of ours already."""
+    """One node under translation. Its tensor arguments are already graph values."""
 
     node: fx.Node
     args: Mapping[str, Any]  # by the names of the schema, defaults filled in
@@ -57,32 +60,32 @@ class Context(Emitter):
         return str(self.node.target).removeprefix("aten.")
 
     def __getitem__(self, name: str) -> Value:
-        """A tensor argument that must be given."""
+        """A required tensor argument."""
         value = self.args.get(name)
         if not isinstance(value, Value):
             raise UserError("TW1106", f"{self.op_type} needs the tensor {name!r}", self.loc)
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument: a value, a number, an expression, a list of those; None if absent."""
+        """An argument: a value, a number, an expression, a list of those; the default if absent."""
         found = self.args.get(name)
         return default if found is None else found
 
     def settled(self, name: str) -> int:
-        """A number that code is made for; one that PyTorch has a symbol for stays as it was."""
+        """An argument as a compile-time number; a symbolic one has the value it was traced with."""
         return int(self.raw[name])
 
     # ------------------------------------------------------------------ results
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """The fake tensors that PyTorch has for the results."""
+        """The fake tensors of the results."""
         made: Any = self.node.meta.get("val")
         return list(made) if isinstance(made, (tuple, list)) else [made]
 
     @property
     def to(self) -> DType:
-        """The element type of the first result; of complex numbers that of their parts."""
+        """The element type of the first result; for complex numbers that of their parts."""
         of = self.results[0].dtype
         return dtype_of(PARTS.get(of, of))
 
@@ -100,10 +103,10 @@ class Context(Emitter):
 
     # ------------------------------------------------------------------ promotion
 
-    def promoted(self, *names: str, kind: KIND = KIND.DEFAULT) -> DType:
-        """The element type that operands are brought to before anything is computed."""
+    def promoted(self, *names: str) -> DType:
+        """The element type that operands are promoted to before the computation."""
         operands = [self.raw[name] for name in names if self.raw.get(name) is not None]
-        _, result = elementwise_dtypes(*operands, type_promotion_kind=kind)
+        _, result = elementwise_dtypes(*operands, type_promotion_kind=KIND.DEFAULT)
         return dtype_of(result)
 
     def value(self, x: Scalar, to: DType) -> Value:
@@ -117,7 +120,7 @@ class Context(Emitter):
             return self.constant(np.asarray(plain).astype(to.numpy))
 
     def full(self, x: Scalar, to: DType, dims: Sequence[Dim]) -> Value:
-        """A tensor of one number."""
+        """A tensor filled with one number."""
         return self.emit("expand", self.value(x, to), shape=items_of(dims))
 
     # ------------------------------------------------------------------ arguments
@@ -130,11 +133,11 @@ class Context(Emitter):
         return len(self.dims(name))
 
     def dim(self, name: str = "dim", of: str = "self") -> int:
-        """An axis of a tensor argument, counted from the front."""
+        """A non-negative axis of a tensor argument."""
         return self.axis(int(self.args[name]), self.rank(of))
 
     def axes(self, name: str = "dim", of: str = "self") -> tuple[int, ...]:
-        """Axes of a tensor argument, counted from the front; none given means all."""
+        """Non-negative axes of a tensor argument; none given means all."""
         given, rank = self.args.get(name), self.rank(of)
         if given is None or given == []:
             return tuple(range(rank))

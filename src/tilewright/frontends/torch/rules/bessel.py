@@ -1,6 +1,6 @@
-"""Bessel's and Airy's functions, and the scaled complementary error function, in f64.
+"""Bessel and Airy functions, and the scaled complementary error function, in f64.
 
-Below a point each is a series in x or x**2, above it its asymptotic form, whose slowly changing
+Below a threshold each is a series in x or x**2, above it its asymptotic form, whose slowly changing
 factors are series in 1/x or 1/x**2.
 """
 
@@ -14,11 +14,11 @@ from mpmath import mpf
 
 from tilewright.base.dtype import F64
 from tilewright.frontends.torch.rules.base import Context, Rule
-from tilewright.frontends.torch.rules.fits import fitted
+from tilewright.frontends.torch.rules.chebyshev import fitted
 from tilewright.frontends.torch.rules.special import in_f64, inverse_error
 from tilewright.graph import Value
 
-NEAR = 8.0  # from where on the asymptotic forms of the oscillating functions and of I are used
+NEAR = 8.0  # where the asymptotic forms of the oscillating functions and of I begin
 NEAR_K = 2.0  # and of K
 TINY = mpf(10) ** -20  # where limits at zero are taken
 
@@ -70,7 +70,7 @@ def _i(order: int) -> Callable[[Context, Value], Value]:
 
 
 def _scaled_k(order: int) -> Callable[[Context, Value], Value]:
-    """exp(x) K(x): below 2, K = +-log(x / 2) I + a series, for order 1 over x."""
+    """exp(x) K(x): up to 2, K = +-log(x / 2) I + a series, which is divided by x for order 1."""
     sign = -1 if order == 0 else 1
 
     def near(t: mpf) -> mpf:  # t = x**2
@@ -129,7 +129,7 @@ _TURNING = tuple(_turning(order) for order in (0, 1))
 
 
 def _far(node: Context, size: Value, order: int, *, second: bool) -> Value:
-    """J, or Y where `second`, above NEAR."""
+    """J, or Y with `second`, above NEAR."""
     inverse = _inverse(node, size, NEAR)
     square = node.emit("mul", inverse, inverse)
     p, q = (fitted(node, square, part, 0.0, NEAR**-2, 22) for part in _TURNING[order])
@@ -186,7 +186,7 @@ def _y(order: int) -> Callable[[Context, Value], Value]:
 
 
 def _spherical(node: Context, x: Value) -> Value:
-    """sin(x) / x, by a series near zero; nothing is left at infinity."""
+    """sin(x) / x, by a series near zero; zero at infinity."""
     square = node.emit("mul", x, x)
     series: Value = node.value(0.0, F64)
     for k in range(6, -1, -1):
@@ -272,7 +272,7 @@ def _scaled_error(t: mpf) -> mpf:
 
 
 def erfcx(node: Context, x: Value) -> Value:
-    """exp(x**2) erfc(x): on the left 2 exp(x**2) less its value on the right."""
+    """exp(x**2) erfc(x); for negative x, 2 exp(x**2) minus its value at -x."""
     size = node.emit("abs", x)
     t = node.emit("div", node.emit("sub", size, BEND), node.emit("add", size, BEND))
     t = _where(node, node.emit("equal", size, math.inf), 1.0, t)
@@ -283,7 +283,7 @@ def erfcx(node: Context, x: Value) -> Value:
 
 
 def log_normal_share(node: Context, x: Value) -> Value:
-    """The logarithm of the share of a normal distribution below x."""
+    """The logarithm of the cumulative normal distribution."""
     scaled = node.emit("mul", x, -math.sqrt(0.5))
     low = node.emit("log", node.emit("mul", erfcx(node, node.emit("maximum", scaled, 0.0)), 0.5))
     low = node.emit("sub", low, node.emit("mul", scaled, scaled))
@@ -293,7 +293,7 @@ def log_normal_share(node: Context, x: Value) -> Value:
 
 
 def _normal_quantile(node: Context, p: Value) -> Value:
-    """Of the lesser tail, by Newton's steps on the logarithm of the share, from a first guess."""
+    """The quantile of the lower tail, by Newton's steps on the logarithm of the distribution."""
     upper = node.emit("greater", p, 0.5)
     tail = _where(node, upper, node.emit("sub", node.value(1.0, F64), p), p)
     guess = inverse_error(node, node.emit("sub", node.emit("mul", tail, 2.0), 1.0))

@@ -1,4 +1,4 @@
-"""Control flow, and what a program asserts of its sizes and values."""
+"""Control flow, and assertions on sizes and values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _flag(node: Context, cond: Any) -> Value:
 
 
 def body_of(node: Context, module: Any, types: Sequence[TensorType]) -> Graph:
-    """The graph of a module that a node holds."""
+    """The graph of a submodule."""
     return node.importer.body(module, types, node.builder)
 
 
@@ -54,7 +54,7 @@ def _cond(node: Context) -> list[Value]:
 
 
 def _while(node: Context) -> list[Value]:
-    """The condition is part of the body: it is computed once before, then after each step."""
+    """The condition becomes part of the body: it is computed once before, then after each step."""
     return _repeated(node, stacked=False)
 
 
@@ -86,8 +86,8 @@ def _repeated(node: Context, *, stacked: bool) -> list[Value]:
 
 
 def _stepped(test: Graph, step: Graph, count: int, *, stacked: bool = False) -> Graph:
-    """graph(i, going, *states, *fixed) -> (going, *states), one step and the test after it; with
-    `stacked`, each step's states once more, to be stacked."""
+    """graph(i, going, *states, *fixed) -> (going, *states): one step and the test after it; with
+    `stacked`, also each step's states as scan outputs."""
     index, going = Value("i", TensorType(I64, ())), Value("going", TensorType(BOOL, ()))
     made = dict(zip(test.params, (*step.results, *step.params[count:]), strict=True))
     nodes, results = renamed(test, made)
@@ -100,7 +100,7 @@ def _stepped(test: Graph, step: Graph, count: int, *, stacked: bool = False) -> 
 
 
 def renamed(graph: Graph, made: dict[Value, Value]) -> tuple[list[Any], list[Value]]:
-    """The nodes of a graph on other values than its parameters."""
+    """The nodes of a graph, with other values for its parameters."""
     from_graph = dict(made)
     nodes = []
     for each in graph.nodes:
@@ -112,7 +112,7 @@ def renamed(graph: Graph, made: dict[Value, Value]) -> tuple[list[Any], list[Val
 
 
 def inlined(node: Context, graph: Graph, values: Sequence[Value]) -> list[Value]:
-    """The results of a graph, its nodes emitted here."""
+    """Emit the nodes of a graph here; returns its results."""
     made = dict(zip(graph.params, values, strict=True))
     for each in graph.nodes:
         inputs = [None if v is None else made.get(v, v) for v in each.inputs]
@@ -127,8 +127,8 @@ def inlined(node: Context, graph: Graph, values: Sequence[Value]) -> list[Value]
 
 
 def _invoked(node: Context) -> list[Value]:
-    """A graph that is called as it is: what asks for quantization inside only hints, and a name
-    only tells which calls are of the same graph."""
+    """Inline a subgraph: its name only identifies calls of the same graph, and requests for
+    quantization are hints."""
     module, *operands = (node.args[str(at)] for at in range(len(node.node.args)))
     values = _values(node, [each for each in operands if not isinstance(each, str)])
     return inlined(node, body_of(node, module, _types(values)), values)
@@ -180,15 +180,15 @@ def _map(node: Context) -> list[Value]:
 
 
 def _item(node: Context) -> Value | Expr:
-    """The number in a tensor of one element. A size that the data tells is the extent of what
-    is counted up to it."""
+    """The number in a tensor of one element. A data-dependent size is defined as the extent of a
+    range up to it."""
     x, meta = node["self"], node.node.meta.get("val")
     scalar = node.reshape(x, ())
     if not isinstance(meta, (torch.SymInt, torch.SymBool)):
         return scalar
     counted = node.emit("range", node.constant(0), node.cast(scalar, I64), node.constant(1), to=I64)
     (extent,) = node.shape(counted)
-    if isinstance(meta, torch.SymBool):  # whether a number of its own is 1
+    if isinstance(meta, torch.SymBool):  # whether a computed number is 1
         (symbol,) = meta.node.expr.free_symbols
         node.importer.define(symbol, extent)
         return scalar
@@ -198,7 +198,7 @@ def _item(node: Context) -> Value | Expr:
 
 
 def _size(read: Callable[[Context, Any], Any]) -> Rule:
-    """What PyTorch knows of a tensor's shape and strides."""
+    """An entry of a tensor's shape or strides, as PyTorch traced it."""
 
     def rule(node: Context) -> Any:
         found = read(node, node.raw["self"])
@@ -208,8 +208,8 @@ def _size(read: Callable[[Context, Any], Any]) -> Rule:
 
 
 def _offset(node: Context) -> Expr:
-    """Where a tensor begins in its memory. What only the data tells, a slice from a computed place
-    say, is a tensor of its own here."""
+    """The storage offset of a tensor. One at a data-dependent offset is a tensor of its own
+    here."""
     found = node.raw["self"].storage_offset()
     if isinstance(found, torch.SymInt) and not node.importer.sizes.knows(found):
         node.importer.define(found.node.expr, sym.ZERO)
@@ -217,7 +217,7 @@ def _offset(node: Context) -> Expr:
 
 
 def _chosen(node: Context) -> Value:
-    """One number or another, by a condition."""
+    """One of two numbers, by a condition."""
     cond, yes, no = (node.args[str(at)] for at in range(3))
     return node.emit("where", _flag(node, cond), *_values(node, (yes, no)))
 
@@ -246,7 +246,7 @@ def _condition(node: Context, cond: Expr) -> Value:
 
 
 def _nothing(node: Context) -> tuple[()]:
-    """What PyTorch knows of sizes already."""
+    """An assertion on sizes that PyTorch has checked at trace time."""
     return ()
 
 

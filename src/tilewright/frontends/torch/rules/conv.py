@@ -17,7 +17,7 @@ from tilewright.sym import Const, Expr
 
 
 def each(given: Any, count: int, default: int = 1) -> tuple[int, ...]:
-    """One number per spatial axis, where one may stand for all."""
+    """One number per spatial axis; a single one stands for all."""
     if given is None or (isinstance(given, (list, tuple)) and not given):
         return (default,) * count
     listed = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -25,7 +25,7 @@ def each(given: Any, count: int, default: int = 1) -> tuple[int, ...]:
 
 
 class Window:
-    """The numbers of a convolution, by the names of its schema."""
+    """The attributes of a convolution, by the names of its schema."""
 
     def __init__(self, node: Context, spatial: int) -> None:
         self.strides = each(node.args["stride"], spatial)
@@ -38,7 +38,7 @@ class Window:
 def _convolution(node: Context) -> Value:
     x, w, bias = node["input"], node["weight"], node.get("bias")
     of = x.tensor.dtype
-    if not of.is_float:  # in f64, exact as long as sums stay below 2**53
+    if not of.is_float:  # computed in f64, exact while sums stay below 2**53
         x, w = node.cast(x, F64), node.cast(w, F64)
         bias = None if bias is None else node.cast(bias, F64)
     spatial = node.rank("input") - 2
@@ -66,7 +66,8 @@ def spread(
     dilations: Sequence[int],
     groups: int,
 ) -> Value:
-    """What a convolution's windows add to each place of an input of the spatial extents `to`."""
+    """The gradient of a convolution for its input of spatial extents `to`: what its windows add to
+    each position."""
     ends: list[Dim] = []
     extra: list[int] = []
     counts, kernel = node.shape(gradient)[2:], node.shape(w)[2:]
@@ -94,10 +95,11 @@ def spread(
 def weight_gradient(
     node: Context, x: Value, gradient: Value, kernel: Sequence[Expr], window: Window
 ) -> Value:
-    """Of a convolution in groups: a convolution of the input by the gradient, the batch in the
-    place of channels.
+    """The gradient of a grouped convolution for its weights: a convolution of the input by the
+    output's gradient, with batch and channels exchanged.
 
-    Strides and dilations change places: neighbouring outputs lie a stride apart in the input.
+    Strides and dilations are exchanged as well: neighbouring outputs lie a stride apart in the
+    input.
     """
     taps = [int(k.value) for k in kernel if isinstance(k, Const)]
     if window.groups == 1 and len(taps) == len(kernel):
@@ -128,7 +130,7 @@ def weight_gradient(
 def _product_of_windows(
     node: Context, x: Value, gradient: Value, kernel: Sequence[int], window: Window
 ) -> Value:
-    """The gradient times what the windows see of the input (im2col), over all output positions."""
+    """A GEMM of the gradient with the im2col matrix of the input, summed over output positions."""
     batch, outer, *counts = node.shape(gradient)
     spatial = len(counts)
     if any(window.pads):
@@ -154,7 +156,7 @@ def _product_of_windows(
 
 
 def _gradients(node: Context) -> list[Value | None]:
-    """Of the input, of the weights, of the bias: those that the mask asks for."""
+    """The gradients of input, weights and bias that the mask asks for."""
     g, x, w = node["grad_output"], node["input"], node["weight"]
     extents, kernel = node.shape(x)[2:], node.shape(w)[2:]
     window = Window(node, len(extents))

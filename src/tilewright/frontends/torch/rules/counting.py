@@ -1,4 +1,4 @@
-"""Counts of elements by their values: histograms, modes; and reductions of segments."""
+"""Histograms, modes and medians, and segment reductions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.sym import Const
 
 
 def _mode(node: Context) -> tuple[Value, Value]:
-    """The value that occurs most often along an axis, of several the least, and its last place."""
+    """The most frequent value along an axis, the least of several, and its last position."""
     if not node.rank():
         return node["self"], node.constant(0)
     axis = node.axis(node.get("dim", -1), node.rank())
@@ -43,9 +43,9 @@ def _mode(node: Context) -> tuple[Value, Value]:
 
 
 def _nan_median(node: Context) -> tuple[Value, Value]:
-    """The lesser of those in the middle among what is no NaN, and its place.
+    """The lower median of the elements that are not NaN, and its position.
 
-    NaN sorts behind every number: the place depends on how many numbers there are.
+    NaN sorts after every number, so the position depends on the count of numbers.
     """
     if not node.rank():
         return node["self"], node.constant(0)
@@ -80,8 +80,8 @@ def _nan_median_of_all(node: Context) -> Value:
 
 
 def _bins(node: Context, x: Value, edges: Value) -> tuple[Value, Value]:
-    """The bin of each element by halving, as PyTorch does where edges are not sorted; and whether
-    it has one. The end of the last bin belongs to it."""
+    """The bin of each element by binary search, as in PyTorch for unsorted edges, and whether it is
+    in any. The last bin includes its upper edge."""
     (count,) = node.shape(edges)
     low, high = (slice_axis(node, edges, 0, at, at + 1) for at in (0, count - 1))
     inside = node.emit(
@@ -93,7 +93,7 @@ def _bins(node: Context, x: Value, edges: Value) -> tuple[Value, Value]:
 
 
 def _edges(node: Context, x: Value, bins: int, low: Any, high: Any) -> Value:
-    """bins + 1 points, evenly spaced, as PyTorch's linspace: from both ends to the middle."""
+    """bins + 1 evenly spaced points, as in PyTorch's linspace: from both ends to the middle."""
     of = x.tensor.dtype
     step = node.emit("div", node.emit("sub", high, low), float(bins))
     at = node.cast(node.iota(bins + 1), of)
@@ -106,7 +106,7 @@ def _edges(node: Context, x: Value, bins: int, low: Any, high: Any) -> Value:
 def _range(
     node: Context, x: Value, given: Sequence[Any] | None, margin: float
 ) -> tuple[Value, Value]:
-    """The ends of a histogram: as given, or those of the data; a range of nothing is widened."""
+    """The ends of a histogram: given, or the range of the data; an empty range is widened."""
     of = x.tensor.dtype
     (count,) = node.shape(x)
     if given is not None:
@@ -124,8 +124,8 @@ def _range(
 def _counted(
     node: Context, columns: Sequence[Value], edges: Sequence[Value], weight: Value | None
 ) -> Value:
-    """How often, or with what weight, samples lie in each bin, which is a place in one row of all
-    bins: [bins of the first coordinate, of the second, ...]."""
+    """The count, or the sum of weights, of samples in each bin; bins are positions in a flat array
+    [bins of the first coordinate, of the second, ...]."""
     (many,) = node.shape(columns[0])
     where = node.full(0, I64, (many,))
     inside = node.full(True, BOOL, (many,))
@@ -179,7 +179,7 @@ def _histogram(node: Context) -> tuple[Value, Value]:
 
 
 def _samples_of(node: Context) -> list[Value]:
-    """The coordinates of samples [m, n], one by one."""
+    """The coordinates of samples [m, n], one tensor each."""
     *lead, count = node.dims()
     x = node.reshape(node["self"], (product(lead), count))
     if not isinstance(count, Const):
@@ -191,7 +191,7 @@ def _samples_of(node: Context) -> list[Value]:
 
 
 def _edges_by_counts(node: Context) -> list[Value]:
-    """Edges of the bins along each coordinate."""
+    """The edges of the bins along each coordinate."""
     given = node.get("range")
     made = []
     for at, (x, bins) in enumerate(zip(_samples_of(node), node.args["bins"], strict=True)):
@@ -201,7 +201,7 @@ def _edges_by_counts(node: Context) -> list[Value]:
 
 
 def _histogram_of_samples(node: Context) -> Value:
-    """How often, or with what weight, samples of several coordinates lie in each bin."""
+    """A histogram of samples with several coordinates."""
     return _boxes(node, _edges_by_counts(node))
 
 
@@ -210,7 +210,7 @@ def _histogram_by_edges(node: Context) -> Value:
 
 
 def _boxes(node: Context, edges: Sequence[Value]) -> Value:
-    """Samples of several coordinates, counted."""
+    """The counts of samples with several coordinates."""
     made = _counted(node, _samples_of(node), edges, node.get("weight"))
     if node.get("density", False):
         axes = tuple(range(len(node.out)))
@@ -226,7 +226,7 @@ _STARTS = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.i
 
 
 def _segment_reduce(node: Context) -> Value:
-    """Elements along an axis, combined within segments that lengths or offsets delimit."""
+    """Reduce segments along an axis, given by lengths or offsets."""
     x, kind = node["data"], str(node.args["reduce"])
     lengths, offsets = node.get("lengths"), node.get("offsets")
     axis, of = int(node.get("axis", 0)), x.tensor.dtype
@@ -260,7 +260,7 @@ def _segment_reduce(node: Context) -> Value:
 
 
 def _by_segment(node: Context, x: Value, starts: Value, ends: Value, op: str) -> Value:
-    """Segments of rows: the number of each row's is found by halving."""
+    """Reduce segments of rows; the segment of each row is found by binary search."""
     place, reduction = node.iota(node.shape(x)[0]), {"sum": "add", "prod": "mul"}.get(op, op)
     found = node.emit("search_sorted", ends, place, right=True)
     early = node.emit("less", place, slice_axis(node, starts, 0, 0, 1))
@@ -270,7 +270,7 @@ def _by_segment(node: Context, x: Value, starts: Value, ends: Value, op: str) ->
 
 
 def _in_segments(node: Context, x: Value, starts: Value, ends: Value, op: str) -> Value:
-    """Segments of their own for each place of the axes in front: [..., segments, elements]."""
+    """Separate segments for each position of the leading axes: [..., segments, elements]."""
     dims, axis = node.shape(x), len(node.shape(starts)) - 1
     place = node.iota(dims[axis])
     inside = node.emit(
@@ -286,7 +286,7 @@ def _in_segments(node: Context, x: Value, starts: Value, ends: Value, op: str) -
 
 
 def _nonzero_static(node: Context) -> Value:
-    """Places of what is not zero, cut or filled up to a number of them."""
+    """Positions of nonzero elements, truncated or padded to a static count."""
     x, size = node["self"], node.args["size"]
     found = transpose(node, node.emit("nonzero", x), (1, 0))
     rank = max(node.rank(), 0)

@@ -1,6 +1,6 @@
-"""Tensors out of nothing: of one number, of running numbers, drawn at random.
+"""Creation of tensors: constant, ranges, random.
 
-A model draws the same numbers whenever it runs: a node's seed is made of its name.
+A model draws the same numbers in every run: the seed of a node is derived from its name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _scalar(node: Context) -> Value:
 
 
 def _arange(node: Context) -> Value:
-    """start + i * step; whole numbers are exact, others are computed in f64."""
+    """start + i * step, exact for integers, otherwise computed in f64."""
     start, step = node.get("start", 0), node.get("step", 1)
-    if node.to.is_int:  # both are made whole first
+    if node.to.is_int:  # both are truncated first
         start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
     places = node.iota(node.out[0])
     if all(isinstance(x, (int, sym.Expr)) for x in (start, step)):
@@ -59,9 +59,9 @@ def _eye(node: Context) -> Value:
 
 
 def _linspace(node: Context) -> Value:
-    """From both ends towards the middle, so that the last number is the end itself.
+    """Evenly spaced from both ends to the middle, so that the last number is exact.
 
-    Of integers the ends are made whole first.
+    For integers the ends are truncated first.
     """
     steps = node.args["steps"]
     start, end = (
@@ -85,7 +85,7 @@ def _linspace(node: Context) -> Value:
 
 
 def uniform(node: Context, dims: Sequence[Dim], to: DType, stream: int = 0) -> Value:
-    """Numbers of [0, 1), multiples of 2**-24."""
+    """Uniform numbers in [0, 1), multiples of 2**-24."""
     of = to if to is F64 else F32
     key = zlib.crc32(f"{node.loc}:{stream}".encode())
     bits = node.emit("random_bits", shape=items_of(dims), seed=key)
@@ -94,7 +94,7 @@ def uniform(node: Context, dims: Sequence[Dim], to: DType, stream: int = 0) -> V
 
 
 def normal(node: Context, dims: Sequence[Dim], to: DType) -> Value:
-    """By Box and Muller: sqrt(-2 log(1 - u)) cos(2 pi v)."""
+    """Normal numbers by Box and Muller: sqrt(-2 log(1 - u)) cos(2 pi v)."""
     of = to if to is F64 else F32
     u, v = uniform(node, dims, of), uniform(node, dims, of, 1)
     radius = node.emit("sqrt", node.emit("mul", node.emit("log1p", node.emit("neg", u)), -2.0))
@@ -104,7 +104,7 @@ def normal(node: Context, dims: Sequence[Dim], to: DType) -> Value:
 
 
 def _randperm(node: Context) -> Value:
-    """The order of random keys."""
+    """The sorting order of random keys."""
     (count,) = node.out
     keys = uniform(node, (count,), F64)
     _, order = node.emit_many("top_k", keys, outputs=2, k=items_of((count,)), axis=0)
@@ -127,7 +127,7 @@ def _dropout(node: Context) -> tuple[Value, Value]:
 
 
 def dropout(node: Context, x: Value, p: float) -> tuple[Value, Value]:
-    """Elements kept with the probability 1 - p, scaled by its inverse; and which were kept."""
+    """Elements kept with probability 1 - p and scaled by its inverse; and the mask."""
     dims = node.shape(x)
     kept = node.emit("greater_equal", uniform(node, dims, F32), float(p))
     scale = 1 / (1 - p) if p < 1 else 0.0
@@ -135,7 +135,7 @@ def dropout(node: Context, x: Value, p: float) -> tuple[Value, Value]:
 
 
 def _rrelu(node: Context) -> tuple[Value, Value]:
-    """Elements below zero times a drawn slope; and the slopes, 1 above zero."""
+    """Negative elements times a random slope; and the slopes, 1 for positive elements."""
     x, low, high = node["self"], float(node.args["lower"]), float(node.args["upper"])
     above = node.emit("greater", x, 0.0)
     if not node.get("training", False):
@@ -155,7 +155,7 @@ def _bernoulli(node: Context) -> Value:
 
 
 def _distributed(draw: Callable[[Context, Value], Value]) -> Rule:
-    """Numbers of a distribution, by the inverse of its share below, from uniform ones."""
+    """Random numbers of a distribution, by its inverse cumulative distribution function."""
 
     def rule(node: Context) -> Value:
         of = node.to if node.to.is_float and node.to.bits >= 32 else F32
@@ -187,7 +187,7 @@ def _geometric(node: Context, u: Value) -> Value:
 
 
 def _bell(node: Context, u: Value) -> Value:
-    """A normal distribution, of a mean and a deviation."""
+    """Normal numbers with a mean and a standard deviation."""
     drawn = normal(node, node.out, u.tensor.dtype)
     scaled = node.emit("mul", drawn, node.value(node.get("std", 1.0), u.tensor.dtype))
     return node.emit("add", scaled, node.value(node.get("mean", 0.0), u.tensor.dtype))
@@ -198,7 +198,7 @@ def _log_normal(node: Context, u: Value) -> Value:
 
 
 def _multinomial(node: Context) -> Value:
-    """Places drawn by weight. Without replacement, those of the greatest log(u) / weight."""
+    """Positions drawn by weight. Without replacement, those of the greatest log(u) / weight."""
     x, count = node.cast(node["self"], F64), int(node.args["num_samples"])
     *lead, classes = node.dims()
     last = len(lead)

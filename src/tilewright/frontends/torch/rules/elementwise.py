@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, comparisons, conversions, with PyTorch's promotion of types."""
+"""Element-wise arithmetic, comparisons and conversions, with PyTorch's type promotion."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tilewright.graph.types import items_of
 
 # ------------------------------------------------------------------------------------ one operand
 
-_FLOAT = (  # operators of ours with the same name, on floats; integers become floats first
+_FLOAT = (  # graph operators of the same name on floats; integers are converted first
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
     *("log", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan"),
     *("tanh", "exp2"),
 )
-_ROUNDING = ("ceil", "floor", "round", "trunc")  # integers stay as they are
+_ROUNDING = ("ceil", "floor", "round", "trunc")  # the identity on integers
 _NUMBER = ("abs", "neg", "sign", "relu")
 
 
@@ -48,7 +48,7 @@ def _number(op: str) -> Rule:
 
 
 def _sign(node: Context, x: Value) -> Value:
-    """(x > 0) - (x < 0): NaN has no sign."""
+    """(x > 0) - (x < 0), which is 0 for NaN."""
     above, below = (node.cast(node.emit(op, x, 0.0), node.to) for op in ("greater", "less"))
     return node.emit("sub", above, below)
 
@@ -87,7 +87,7 @@ def _bitwise_not(node: Context) -> Value:
 
 
 def _angle(node: Context) -> Value:
-    """0, or pi below zero; NaN stays."""
+    """0, or pi for negative numbers; NaN stays NaN."""
     x = node.cast(node["self"], node.to)
     turned = node.emit("where", node.emit("less", x, 0.0), node.like(x, math.pi), node.like(x, 0))
     return node.emit("where", node.emit("isnan", x), x, turned)
@@ -101,12 +101,12 @@ def _erfc(node: Context) -> Value:
 
 
 def operands(node: Context, to: DType) -> tuple[Value, Value]:
-    """`self` and `other`, tensors or numbers, brought to one element type."""
+    """`self` and `other`, tensors or numbers, converted to one element type."""
     return node.value(node.get("self"), to), node.value(node.get("other"), to)
 
 
 def _binary(op: str, of_bool: str = "") -> Rule:
-    """An operator of ours; on booleans, where PyTorch has it, a logical one."""
+    """A graph operator; for booleans, if there is one, a logical one."""
 
     def rule(node: Context) -> Value:
         a, b = operands(node, node.to)
@@ -139,17 +139,17 @@ def _rsub(node: Context) -> Value:
 
 
 def _div(node: Context) -> Value:
-    """True division, or a quotient rounded down or towards zero."""
+    """True division, or with the quotient rounded down or towards zero."""
     mode = node.get("rounding_mode")
     a, b = operands(node, node.to)
     if mode == "floor":
         return _floor_div(node, a, b)
-    quotient = node.emit("div", a, b)  # of integers it truncates
+    quotient = node.emit("div", a, b)  # truncates for integers
     return node.emit("trunc", quotient) if mode == "trunc" and node.to.is_float else quotient
 
 
 def _floor_div(node: Context, a: Value, b: Value) -> Value:
-    """As Python has it; a float over zero is infinite or NaN, where rounding down stops."""
+    """Python's floor division; a float divided by zero gives infinity or NaN."""
     if not node.to.is_float:
         return node.emit("floordiv", a, b)
     exact = node.emit("div", a, b)
@@ -176,7 +176,7 @@ def _power(node: Context) -> Value:
             return node.emit("reciprocal", base)
         if exponent == 3:
             return node.emit("mul", node.emit("mul", base, base), base)
-    if node.to.is_bool:  # a ** b is false only where a is and b is not
+    if node.to.is_bool:  # a ** b is false only if a is false and b is true
         return node.emit("logical_or", base, node.emit("logical_not", node.value(exponent, BOOL)))
     return node.emit("pow", base, node.value(exponent, node.to))
 
@@ -196,7 +196,7 @@ def _logical(op: str) -> Rule:
 
 
 def _shift(op: str) -> Rule:
-    """A shift by the width of the type or more leaves nothing, or the sign."""
+    """Shifts by at least the type's width give 0, or the sign."""
 
     def rule(node: Context) -> Value:
         a, b = operands(node, node.to)
@@ -227,7 +227,7 @@ def _where(node: Context) -> Value:
 
 
 def _clamp(node: Context) -> Value:
-    """Booleans and unsigned numbers as wide as the bounds."""
+    """Booleans and unsigned numbers are clamped in the wider type of the bounds."""
     x = node.cast(node["self"], node.to)
     low, high = node.get("min"), node.get("max")
     ops = ("logical_or", "logical_and") if node.to.is_bool else ("maximum", "minimum")
@@ -238,19 +238,19 @@ def _clamp(node: Context) -> Value:
 
 
 def _within(bound: Scalar, of: DType) -> Scalar:
-    """A number that a type can hold, for a bound that lies outside of it."""
+    """The nearest number that a type can hold to a bound outside of it."""
     if of.is_int and isinstance(bound, (int, float)):
         return int(min(max(bound, of.min), of.max))
     return bound
 
 
 def _to_copy(node: Context) -> Value:
-    x = node.get("self")  # a number, where an operator is traced on one
+    x = node.get("self")  # a number, if the operator was traced on one
     return convert(node, x, node.to) if isinstance(x, Value) else node.value(x, node.to)
 
 
 def convert(node: Context, x: Value, to: DType) -> Value:
-    """x in another element type. Floats wrap on their way to small integers, as in C."""
+    """x in another element type. Floats wrap when converted to small integers, as in C."""
     have = x.tensor.dtype
     if have.is_float and to.is_int and to.bits < 64:
         x = node.cast(x, I64)
@@ -266,7 +266,7 @@ def _lerp(node: Context) -> Value:
     a, b = node["self"], node.value(node.get("end"), node.to)
     given = node.get("weight")
     weight, apart = node.value(given, node.to), node.emit("sub", b, a)
-    # From the nearer end, as PyTorch does: exact at both.
+    # From the nearer end, as in PyTorch: exact at both.
     from_a = node.emit("add", a, node.emit("mul", weight, apart))
     rest = node.emit("sub", node.value(1.0, node.to), weight)
     from_b = node.emit("sub", b, node.emit("mul", apart, rest))
@@ -281,7 +281,7 @@ def _same(name: str = "self") -> Rule:
 
 
 def _gradient(formula: Callable[[Context, Value, Value], Value]) -> Rule:
-    """grad_output times the derivative, from the result or the input."""
+    """grad_output times the derivative, computed from the result or the input."""
 
     def rule(node: Context) -> Value:
         names = [name for name in node.args if name != "grad_output"]
@@ -300,7 +300,7 @@ def _sigmoid_slope(node: Context, y: Value, gradient: Value) -> Value:
 
 
 def _remainder(op: str) -> Rule:
-    """Of integers by zero PyTorch raises; here a divisor of zero is not looked for."""
+    """PyTorch raises for integers modulo zero; this is not checked here."""
 
     def rule(node: Context) -> Value:
         if node.to.is_bool:
@@ -311,7 +311,7 @@ def _remainder(op: str) -> Rule:
 
 
 def _multiply_add(node: Context) -> Value:
-    """a b + c, which PyTorch's formula of addcmul has."""
+    """a * b + c, from PyTorch's decomposition of addcmul."""
     a, b, c = (node.value(node.args[name], node.to) for name in "abc")
     return node.emit("add", node.emit("mul", a, b), c)
 

@@ -19,7 +19,7 @@ from tilewright.sym import Const
 
 
 def _scales(node: Context) -> list[float] | None:
-    """The factors that coordinates go by, where the user gave them."""
+    """The scale factors that coordinates use, if the user gave them."""
     given = node.get("scale_factors")
     if given is None:
         named = [node.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w")]
@@ -39,14 +39,14 @@ def _resize(node: Context, **attributes: Any) -> Value:
         made = node.emit("resize", x, None, factors, None, axes=axes, **attributes)
         pairs = list(zip(node.shape(made), node.out, strict=True))
         if all(sym.prove(sym.le(want, have), sym.EMPTY) for have, want in pairs):
-            for axis, (have, want) in enumerate(pairs):  # as many of them as are asked for
+            for axis, (have, want) in enumerate(pairs):  # as many as requested
                 made = made if have is want else slice_axis(node, made, axis, 0, want)
             return made
     return node.emit("resize", x, sizes=items_of(node.out[2:]), axes=axes, **attributes)
 
 
 def _by_corners(attributes: dict[str, Any]) -> bool:
-    """Whether sizes alone say where elements lie, whatever scale they came from."""
+    """Whether positions follow from sizes alone, whatever the scale factors."""
     return attributes["coordinates"] == "align_corners"
 
 
@@ -68,7 +68,7 @@ def _smooth(mode: str, *, antialias: bool = False) -> Rule:
             mode=mode,
             coordinates="align_corners" if corners else "half_pixel",
             antialias=antialias,
-            exclude_outside=antialias,  # weights behind the border are shared out again
+            exclude_outside=antialias,  # renormalize without weights beyond the border
             cubic_a=-0.5 if antialias else -0.75,
         )
 
@@ -76,7 +76,7 @@ def _smooth(mode: str, *, antialias: bool = False) -> Rule:
 
 
 def _antialiased(node: Context, mode: str) -> Value:
-    """Corners on corners decide the scale only: output i is centred on scale * (i + 1/2)."""
+    """With align_corners only the scale changes: output i is centred at scale * (i + 1/2)."""
     x = node["input"] if "input" in node.args else node["self"]
     for axis in (2, 3):
         before, after = node.shape(x)[axis], node.out[axis]
@@ -88,7 +88,7 @@ def _antialiased(node: Context, mode: str) -> Value:
 
 
 def filter_matrix(before: int, after: int, mode: str) -> np.ndarray[Any, Any]:
-    """[after, before]: what each output takes of each element."""
+    """Weights [after, before] of each output for each element."""
     scale = (before - 1) / (after - 1) if after > 1 else 0.0
     stretch = max(scale, 1.0)
     reach = (1.0 if mode == "linear" else 2.0) * stretch
@@ -118,7 +118,7 @@ def _grid_sample(node: Context) -> Value:
 
 
 def _roi_align(node: Context) -> Value:
-    """Of torchvision: a region is the number of its image and its four edges."""
+    """torchvision's: a region is the index of its image and its four edges."""
     regions = node["rois"]
     first = slice_axis(node, regions, 1, 0, 1)
     return node.emit(

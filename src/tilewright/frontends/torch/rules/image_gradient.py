@@ -1,8 +1,8 @@
 """Gradients of resizing and sampling.
 
-Resizing is linear, one axis after the other. What each output takes of each element is found by
-resizing unit vectors, by PyTorch itself; the gradient of an element gathers the outputs that took
-of it, which lie next to each other.
+Resizing is linear and separable. The weight of each element in each output is found by letting
+PyTorch resize unit vectors; the gradient of an element gathers the outputs that used it, which are
+contiguous.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Array = np.ndarray[Any, Any]
 
 
 def _shares(forward: Any, units: Tensor, axis: int, outputs: int, options: Any) -> Array:
-    """[elements, outputs]: what each output along an axis takes of each element."""
+    """Weights [elements, outputs] along an axis: the share of each element in each output."""
     scales = [name for name in options if name.startswith("scales")]
     others = {name: None for at, name in enumerate(scales) if at != axis}
-    # Of other axes two elements each: PyTorch mistakes axes of one for channels.
+    # Two elements along other axes: PyTorch mistakes axes of one for channels.
     before, after = [2] * len(scales), [2] * len(scales)
     before[axis], after[axis] = len(units), outputs
     place = [1] * len(scales)
@@ -42,7 +42,7 @@ def _shares(forward: Any, units: Tensor, axis: int, outputs: int, options: Any) 
 
 
 def _gathered(node: Context, gradient: Value, axis: int, shares: Array) -> Value:
-    """Each element's sum over the outputs that took of it."""
+    """For each element the weighted sum over the outputs that used it."""
     elements, outputs = shares.shape
     taken = shares != 0
     first = np.where(taken.any(1), taken.argmax(1), 0)
@@ -83,7 +83,7 @@ def _sample_gradient(
     grad_output: Tensor, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
     align_corners: bool, output_mask: Any,
 ) -> Any:  # fmt: skip
-    """By PyTorch's own formula of sampling."""
+    """By PyTorch's own formula for sampling."""
     formula = decomposition_table[aten.grid_sampler_2d.default]
 
     def sampled(x: Tensor, places: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Elements picked and placed by index."""
+"""Gather, scatter and indexing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _gather(node: Context) -> Value:
     x, index = node["self"], node.cast(node["index"], I64)
     if not node.rank():
         return node.reshape(x, node.out)
-    if sym.ZERO in node.out:  # of nothing, whatever its rank
+    if sym.ZERO in node.out:  # empty, whatever the rank of the index
         return node.full(0, node.to, node.out)
     how = {"axis": node.dim(), "from_end": False}
     if not index.tensor.rank:
@@ -44,7 +44,7 @@ def _gather(node: Context) -> Value:
 
 
 def cropped(node: Context, x: Value, to: Value, but: int = -1) -> Value:
-    """x, cut to the extents of another tensor along all axes but one."""
+    """x cropped to the extents of another tensor along all axes but one."""
     for axis, (have, want) in enumerate(zip(node.shape(x), node.shape(to), strict=True)):
         if axis != but and have is not want:
             x = slice_axis(node, x, axis, 0, want)
@@ -55,7 +55,7 @@ def cropped(node: Context, x: Value, to: Value, but: int = -1) -> Value:
 
 
 def _indices(node: Context, given: Sequence[Value | None]) -> list[Value | None]:
-    """Indices as numbers: a mask becomes the positions where it holds, one list for each axis."""
+    """Indices as integers: a mask becomes the positions of its true elements, a list per axis."""
     found: list[Value | None] = []
     for index in given:
         if index is None or not (index.tensor.dtype.is_bool or index.tensor.dtype.name == "u8"):
@@ -68,10 +68,10 @@ def _indices(node: Context, given: Sequence[Value | None]) -> list[Value | None]
     return found
 
 
-def _joint(node: Context, indices: Sequence[Value | None], rank: int) -> tuple[
+def _joint(node: Context, indices: Sequence[Value | None]) -> tuple[
     list[int], tuple[Expr, ...], Value
 ]:  # fmt: skip
-    """The axes indexed, the shape that the indices broadcast to, and all indices side by side."""
+    """The indexed axes, the shape that the indices broadcast to, and all indices concatenated."""
     axes = [at for at, index in enumerate(indices) if index is not None]
     values = [index for index in indices if index is not None]
     most = max(len(node.shape(value)) for value in values)
@@ -92,7 +92,8 @@ def _joint(node: Context, indices: Sequence[Value | None], rank: int) -> tuple[
 
 
 def _index(node: Context) -> Value:
-    """x[i, :, j]: indexed axes first, picked together, and where they were if side by side."""
+    """x[i, :, j]: gather with indexed axes first; the result has them in place if they are
+    adjacent."""
     x, rank = node["self"], node.rank()
     indices = _indices(node, node.args["indices"])
     axes = [at for at, index in enumerate(indices) if index is not None]
@@ -102,7 +103,7 @@ def _index(node: Context) -> Value:
         index = indices[axes[0]]
         assert index is not None
         return node.emit("gather", x, index, axis=axes[0])
-    axes, dims, joint = _joint(node, indices, rank)
+    axes, dims, joint = _joint(node, indices)
     rest = [axis for axis in range(rank) if axis not in axes]
     picked = node.emit("gather_nd", transpose(node, x, [*axes, *rest]), joint)
     if axes != list(range(axes[0], axes[0] + len(axes))):
@@ -128,18 +129,18 @@ def _index_put(node: Context) -> Value:
     single = _one_place(node, indices, values) if not add else None
     if single is not None:
         return single
-    axes, dims, joint = _joint(node, indices, rank)
+    axes, dims, joint = _joint(node, indices)
     rest = [axis for axis in range(rank) if axis not in axes]
     order = [*axes, *rest]
     shape = [*dims, *(node.dims()[axis] for axis in rest)]
-    values = _aligned(node, values, axes, len(dims), shape, rank)
+    values = _aligned(node, values, axes, len(dims), shape)
     base = transpose(node, x, order)
     made = node.emit("scatter_nd", base, joint, values, reduction="add" if add else "none")
     return transpose(node, made, sorted(range(rank), key=lambda axis: order[axis]))
 
 
 def _one_place(node: Context, indices: Sequence[Value | None], values: Value) -> Value | None:
-    """One place of one axis: a choice for each element, which can be made in place."""
+    """A single position of one axis: a select for each element, which can run in place."""
     axes = [at for at, index in enumerate(indices) if index is not None]
     index = indices[axes[0]]
     if index is None or len(axes) > 1 or node.shape(index) != (ONE,):
@@ -160,10 +161,8 @@ def _one_place(node: Context, indices: Sequence[Value | None], values: Value) ->
     return node.emit("where", here, values, x)
 
 
-def _aligned(
-    node: Context, values: Value, axes: list[int], count: int, shape: list[Expr], rank: int
-) -> Value:
-    """Values as x[i, :, j] has its axes, brought to the order of indexed axes first."""
+def _aligned(node: Context, values: Value, axes: list[int], count: int, shape: list[Expr]) -> Value:
+    """Values with the axes of x[i, :, j], transposed to have indexed axes first."""
     side_by_side = axes == list(range(axes[0], axes[0] + len(axes)))
     before = axes[0] if side_by_side else 0
     total = len(shape)
@@ -176,7 +175,7 @@ def _aligned(
 
 
 def _masked(node: Context, given: Sequence[Value | None], values: Value) -> Value | None:
-    """Where one mask covers leading axes and one value goes to all places: a choice."""
+    """A mask over leading axes and a single value: a select."""
     x = node["self"]
     mask = given[0] if len(given) == 1 else None
     if mask is None or not mask.tensor.dtype.is_bool or product(node.shape(values)) is not ONE:
@@ -194,7 +193,7 @@ _REDUCTIONS = {
 
 
 def _scattered(node: Context, x: Value, index: Value, source: Value, reduction: str) -> Value:
-    """scatter_elements, for scalars too."""
+    """scatter_elements, also for scalars."""
     dims = node.shape(x)
     if not dims:
         x, index, source = (node.reshape(each, (ONE,)) for each in (x, index, source))
@@ -207,7 +206,8 @@ def _scattered(node: Context, x: Value, index: Value, source: Value, reduction: 
 
 
 def _sources(node: Context) -> tuple[Value, Value, Value]:
-    """x, the indices, and what goes there: a tensor cut to the indices' extents, or a number."""
+    """x, the indices, and the source: a tensor cropped to the extents of the indices, or a
+    number."""
     x, index = node["self"], node.cast(node["index"], I64)
     given = node.get("src", node.get("value"))
     if isinstance(given, Value) and given.tensor.rank == index.tensor.rank:
@@ -226,7 +226,7 @@ def _scatter_by(node: Context) -> Value:
 
 
 def _scatter_reduce(node: Context) -> Value:
-    """Sums, products, extremes and means at places; `self` counts as one more, or not at all."""
+    """Scatter with a reduction; `include_self` says whether x takes part in it."""
     x, index, source = _sources(node)
     dims = node.shape(x)
     if not dims or not node.shape(index):
@@ -242,7 +242,7 @@ def _scatter_reduce(node: Context) -> Value:
 def reduced(
     node: Context, x: Value, index: Value, source: Value, kind: str, *, keeps: bool, axis: int
 ) -> Value:
-    """Elements combined at places along an axis, with what is there or without."""
+    """Reduce elements into positions along an axis, with or without the values there."""
 
     def scattered(base: Value, new: Value, how: str) -> Value:
         return node.emit(
@@ -250,7 +250,7 @@ def reduced(
         )
 
     of = x.tensor.dtype
-    if of.is_bool:  # as numbers: one that is not 0 holds
+    if of.is_bool:  # as integers: nonzero is true
         x, source = (node.cast(each, I64) for each in (x, source))
         return node.cast(reduced(node, x, index, source, kind, keeps=keeps, axis=axis), BOOL)
     start = {"sum": 0, "mean": 0, "prod": 1, "amax": of.min, "amin": of.max}[kind]
@@ -272,7 +272,7 @@ def _select_scatter(node: Context) -> Value:
 
 
 def _spliced(node: Context, new: Value, axis: int, start: Expr, end: Expr) -> Value:
-    """x with what lies from start to end along an axis replaced."""
+    """x with the range from start to end along an axis replaced."""
     x, dim = node["self"], node.dims()[axis]
     parts = []
     if start is not sym.ZERO:
@@ -299,7 +299,7 @@ def _slice_scatter(node: Context) -> Value:
 
 
 def _bound(bound: Expr | int, dim: Expr) -> Expr:
-    """A bound of a slice, counted from the front and kept within the dimension."""
+    """A bound of a slice, non-negative and clamped to the dimension."""
     if bound == END:
         return dim
     at = sym.as_expr(bound)
@@ -309,15 +309,15 @@ def _bound(bound: Expr | int, dim: Expr) -> Expr:
 
 
 def _masked_scatter(node: Context) -> Value:
-    """Where the mask holds, the next element of the source each."""
-    dims = node.out  # that of the tensor and the mask together
+    """Each true element of the mask gets the next element of the source."""
+    dims = node.out  # what the tensor and the mask broadcast to
     mask = node.emit("expand", node.cast(node["mask"], BOOL), shape=items_of(dims))
     total = product(dims)
     flat = node.reshape(mask, (total,))
     order = node.emit("sub", node.emit("cumsum", node.cast(flat, I64), axis=0), 1)
     count = product(node.shape(node["source"]))
     source = node.reshape(node["source"], (count,))
-    if not sym.prove(sym.lt(0, count), sym.EMPTY):  # of an empty one nothing could be picked
+    if not sym.prove(sym.lt(0, count), sym.EMPTY):  # an empty one cannot be gathered from
         source = node.emit("concat", source, node.full(0, node.to, (ONE,)), axis=0)
     places = node.emit("maximum", order, 0)
     last = node.number(sym.simplify(sym.sub(node.shape(source)[0], 1)))
@@ -330,7 +330,7 @@ def _nonzero(node: Context) -> Value:
 
 
 def _embedding_gradient(node: Context) -> Value:
-    """Rows of gradients added up at their indices; those of the padding index are left out."""
+    """Gradients summed by row of the table, without those of the padding index."""
     gradient, index = node["grad_output"], node.cast(node["indices"], I64)
     rows, pad = node.args["num_weights"], node.get("padding_idx", -1)
     width = node.shape(gradient)[-1]
@@ -350,10 +350,10 @@ def _embedding_gradient(node: Context) -> Value:
 
 
 def _index_add(node: Context) -> Value:
-    """Slices added along an axis at their indices."""
+    """Add slices along an axis at their indices."""
     x, index, alpha = node["self"], node.cast(node["index"], I64), node.get("alpha", 1)
     source = node.cast(node["source"], node.to)
-    if node.to.is_bool:  # as numbers: a sum that is not zero is true
+    if node.to.is_bool:  # as integers: a nonzero sum is true
         x, source = node.cast(x, I64), node.cast(source, I64)
         source = source if alpha else node.like(source, 0)
     elif alpha != 1:
@@ -367,14 +367,14 @@ def _index_add(node: Context) -> Value:
 
 
 def _added(node: Context, x: Value, index: Value, source: Value, axis: int) -> Value:
-    """Slices added along an axis at the indices of a vector."""
+    """Add slices along an axis at the indices in a vector."""
     dims = node.shape(source)
     places = node.emit("expand", node.column(index, axis, len(dims)), shape=items_of(dims))
     return node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
 
 
 def _replication_pad_backward(node: Context) -> Value:
-    """Each axis by itself: the border's gradients add up where it was read."""
+    """Axis by axis: the gradients of padding are added to the border that it copied."""
     made, dims, amounts = node["grad_output"], node.dims(), node.args["padding"]
     for at, before in enumerate(amounts[0::2]):
         axis = len(dims) - 1 - at
@@ -387,7 +387,7 @@ def _replication_pad_backward(node: Context) -> Value:
 
 
 def _index_reduce(node: Context) -> Value:
-    """Slices combined along an axis at their indices."""
+    """Reduce slices along an axis at their indices."""
     x, index = node["self"], node.cast(node["index"], I64)
     source, kind = node.cast(node["source"], node.to), node.args["reduce"]
     if not node.rank():
@@ -401,7 +401,7 @@ def _index_reduce(node: Context) -> Value:
 
 
 def _renormed(node: Context) -> Value:
-    """A table whose rows that indices name are scaled down to a greatest norm."""
+    """Scale down the rows of a table that are indexed and exceed a norm."""
     x, most = node["self"], float(node.args["max_norm"])
     flat = node.reshape(node.cast(node["indices"], I64), (product(node.dims("indices")),))
     none, one = node.full(0, I64, node.dims()[:1]), node.full(1, I64, node.shape(flat))
@@ -414,13 +414,13 @@ def _renormed(node: Context) -> Value:
 
 
 def _take(node: Context) -> Value:
-    """Elements by their places among all."""
+    """Elements by their positions in the flattened tensor."""
     flat = node.reshape(node["self"], (product(node.dims()),))
     return node.emit("gather", flat, node.cast(node["index"], I64), axis=0)
 
 
 def _put(node: Context) -> Value:
-    """A tensor with elements replaced, or added to, by their places among all."""
+    """Replace elements, or add to them, by their positions in the flattened tensor."""
     total = product(node.dims())
     flat = node.reshape(node["self"], (total,))
     count = product(node.shape(node["index"]))

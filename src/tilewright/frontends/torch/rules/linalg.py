@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _product(first: str, second: str) -> Rule:
 
 
 def _weighted(node: Context, product: Value, added: Value) -> Value:
-    """beta * added + alpha * product; where beta is 0, what is added does not matter."""
+    """beta * added + alpha * product; with beta = 0, NaN in `added` is ignored."""
     alpha, beta = node.get("alpha", 1), node.get("beta", 1)
     if alpha != 1:
         product = node.emit("mul", product, node.value(alpha, node.to))
@@ -55,7 +55,7 @@ def linear(node: Context) -> Value:
 
 
 def _int_mm(node: Context) -> Value:
-    """Eight-bit integers, summed in i32."""
+    """int8 GEMM with i32 results."""
     wide: DType = I32
     return matmul(node, node.cast(node["self"], wide), node.cast(node["mat2"], wide))
 
@@ -75,7 +75,7 @@ def _triangle(compare: str) -> Rule:
 
 
 def _trilinear(node: Context) -> Value:
-    """The product of three tensors, each with axes of one added, summed along axes."""
+    """The product of three tensors with added axes of one, summed along axes."""
     product: Value | None = None
     for at in (1, 2, 3):
         x = node[f"i{at}"]
@@ -88,9 +88,9 @@ def _trilinear(node: Context) -> Value:
 
 
 def _grouped(first: str, second: str) -> Rule:
-    """Rows of a matrix by groups, each group times a matrix of its own; `offs` has their ends.
+    """Grouped GEMM: groups of rows, each times a matrix of its own; `offs` has the ends of groups.
 
-    A loop over groups: what it takes in memory does not grow with their number.
+    A loop over groups, so that memory does not grow with their number.
     """
 
     def rule(node: Context) -> Value:
@@ -110,7 +110,7 @@ def _grouped(first: str, second: str) -> Rule:
 
 
 def _group(node: Context, i: Value, states: Values, fixed: Values) -> Values:
-    """The rows of group i computed, the others as they are."""
+    """Compute the rows of group i; the others are unchanged."""
     a, b, ends = fixed
     end = node.emit("gather", ends, i, axis=0)
     before = node.emit("gather", ends, node.emit("maximum", node.emit("sub", i, 1), 0), axis=0)

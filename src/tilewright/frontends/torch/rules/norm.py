@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Normalization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _wide(of: DType) -> DType:
 
 
 def _per_channel(node: Context, name: str, default: float, to: DType, channels: Expr) -> Value:
-    """A vector with a number for each channel; absent means the same for all."""
+    """A vector with a number per channel; a default for all if absent."""
     given = node.get(name)
     return node.full(default, to, (channels,)) if given is None else node.cast(given, to)
 
@@ -47,7 +47,7 @@ def _inference(node: Context) -> tuple[Value, Value, Value]:
 
 
 def _own_moments(node: Context) -> tuple[Value, Value, Value]:
-    """The mean, the variance and its inverse root of each channel of the batch."""
+    """Mean, variance and its inverse root of each channel over the batch."""
     x = node["input"]
     to = _wide(x.tensor.dtype)
     rank, channels = node.rank("input"), node.dims("input")[1]
@@ -59,7 +59,7 @@ def _own_moments(node: Context) -> tuple[Value, Value, Value]:
 
 
 def _training(node: Context) -> list[Value]:
-    """By the moments of the batch, which also move the running ones."""
+    """Normalize by the batch's moments, which also update the running ones."""
     if "training" in node.args and not node.args["training"]:
         made, nothing, _ = _inference(node)
         return [made, nothing, nothing, *_running(node, None, None)]
@@ -71,14 +71,14 @@ def _training(node: Context) -> list[Value]:
 
 
 def _with_update(node: Context) -> list[Value]:
-    """The same with a memory for gradients that is empty on CPUs."""
+    """The same, with the reserve buffer for gradients that is empty on CPUs."""
     made, mean, inverse, *moved = _training(node)
     nothing = node.full(0, U8, (0,))
     return [made, mean, inverse, nothing, *moved]
 
 
 def _running(node: Context, mean: Value | None, variance: Value | None) -> list[Value]:
-    """(1 - momentum) * running + momentum * of the batch; the variance without bias."""
+    """(1 - momentum) * running + momentum * the batch's, with the unbiased variance."""
     if len(node.results) < 5:
         return []
     old_mean, old_variance = node["running_mean"], node["running_var"]
@@ -101,7 +101,7 @@ def _running(node: Context, mean: Value | None, variance: Value | None) -> list[
 
 
 def _together(node: Context) -> DType:
-    """The widest dtype of input and weights, which may differ under autocast."""
+    """The wider type of input and weights, which may differ under autocast."""
     given = [node[name].tensor.dtype for name in ("input", "weight", "bias")
              if isinstance(node.get(name), Value)]  # fmt: skip
     return max(given, key=lambda of: of.bits)
@@ -119,7 +119,7 @@ def _normalised(node: Context, outputs: int) -> tuple[Value, ...]:
     scale, bias = (
         None if node.get(name) is None else node.cast(node[name], to) for name in ("weight", "bias")
     )
-    if axis == node.rank("input"):  # nothing to normalise over: an axis of one
+    if axis == node.rank("input"):  # no axes to normalize over: an axis of one
         x = node.unsqueeze(x, axis)
     made, *statistics = node.emit_many(
         "layer_norm",
@@ -158,7 +158,7 @@ def _rms_norm(node: Context) -> Value:
 
 
 def _group_norm(node: Context) -> tuple[Value, ...]:
-    """group_norm, and the mean and inverse deviation of each group where they are used."""
+    """group_norm, and the mean and inverse deviation of each group if they are used."""
     x, groups = node["input"], int(node.args["group"])
     made = _grouped(node, groups, float(node.args["eps"]))
     if not (node.wants(1) or node.wants(2)):

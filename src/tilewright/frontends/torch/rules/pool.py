@@ -1,4 +1,4 @@
-"""Pooling over windows and to given extents, with gradients."""
+"""Pooling over windows, adaptive and fractional pooling, with gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _window(node: Context, spatial: int) -> dict[str, Any]:
 
 
 def _max_pool(spatial: int) -> Rule:
-    """The greatest of each window, and where in its image it is."""
+    """The maximum of each window, and its position in the image."""
 
     def rule(node: Context) -> tuple[Value, Value | None]:
         x = _images(node, node["self"], spatial)
@@ -51,7 +51,7 @@ def _max_pool(spatial: int) -> Rule:
 
 
 def _max_pool_gradient(spatial: int) -> Rule:
-    """Each gradient goes where its element came from."""
+    """Each gradient is added at the position of its maximum."""
 
     def rule(node: Context) -> Value:
         g, x, places = node["grad_output"], node["self"], node["indices"]
@@ -69,7 +69,7 @@ def _avg_pool(spatial: int) -> Rule:
     def rule(node: Context) -> Value:
         x, window = _images(node, node["self"], spatial), _window(node, spatial)
         of = x.tensor.dtype
-        x = x if of.is_float else node.cast(x, F64)  # whose quotient is then cut
+        x = x if of.is_float else node.cast(x, F64)  # truncated after the division
         include = bool(node.get("count_include_pad", True))
         by = node.get("divisor_override")
         if by is None:
@@ -85,7 +85,8 @@ def _avg_pool(spatial: int) -> Rule:
 
 
 def _cut(node: Context, x: Value, to: DType) -> Value:
-    """Quotients as integers, where that is what they are of; products that rounded are whole."""
+    """Integer averages are truncated, after rounding of quotients that are integers but for
+    errors."""
     if to.is_float:
         return x
     near = node.emit("round", x)
@@ -102,7 +103,7 @@ def _counts(
     *,
     include: bool,
 ) -> Value:
-    """How many elements each window of a mean counts: those inside, or inside of the pads."""
+    """The number of elements that each window averages: inside the image, or the padded image."""
     rank = len(extents)
     total = node.full(1, to, [ONE] * rank)
     for axis, (size, count) in enumerate(zip(extents, outs, strict=True)):
@@ -117,7 +118,7 @@ def _counts(
 
 
 def _avg_pool_gradient(spatial: int) -> Rule:
-    """Each gradient, shared out among the elements of its window."""
+    """Each gradient is distributed evenly over its window."""
 
     def rule(node: Context) -> Value:
         g, dims = node["grad_output"], node.dims()
@@ -142,8 +143,8 @@ def _avg_pool_gradient(spatial: int) -> Rule:
 
 
 def shares(node: Context, size: Expr, count: Expr | int, to: DType) -> Value:
-    """[count, size]: what each output takes of each element. Output i is the mean of the elements
-    from floor(i * size / count) to ceil((i + 1) * size / count)."""
+    """Weights [count, size] of adaptive averages: output i is the mean of the elements from floor(i
+    * size / count) to ceil((i + 1) * size / count)."""
     outputs = node.unsqueeze(node.iota(count), 1)
     length, number = node.number(size), node.number(count)
     start = node.emit("floordiv", node.emit("mul", outputs, length), number)
@@ -171,7 +172,7 @@ def _even(extents: Sequence[Expr], outs: Sequence[Expr]) -> tuple[int, ...] | No
 
 
 def _adaptive_avg(spatial: int) -> Rule:
-    """The whole image, windows that tile it, or a matrix of shares along each axis."""
+    """A global mean, windows that tile the image, or a matrix of weights along each axis."""
 
     def rule(node: Context) -> Value:
         x = node["self"]
@@ -219,7 +220,7 @@ def _adaptive_avg_gradient(spatial: int) -> Rule:
 
 
 def _adaptive_max(spatial: int) -> Rule:
-    """Windows that tile the image; the whole image is one window."""
+    """Windows that tile the image; a global maximum is one window."""
 
     def rule(node: Context) -> tuple[Value, Value | None]:
         x = _images(node, node["self"], spatial)
@@ -244,7 +245,7 @@ def _adaptive_max(spatial: int) -> Rule:
 
 
 def _uneven_max(node: Context, spatial: int) -> tuple[Value, Value]:
-    """The greatest of uneven shares of each axis."""
+    """The maximum of uneven windows along each axis."""
     first = node.rank() - spatial
     covered = [
         node.emit("greater", shares(node, size, count, F32), 0.0)  # [count, size]
@@ -254,13 +255,13 @@ def _uneven_max(node: Context, spatial: int) -> tuple[Value, Value]:
 
 
 def _greatest_of(node: Context, x: Value, covered: Sequence[Value]) -> tuple[Value, Value]:
-    """Axis by axis from the last: the greatest of what each output covers, and where it was.
+    """Separable maximum with positions, from the last axis on.
 
-    For each of the last axes, [..., count, size] tells which elements an output covers.
+    For each of the last axes, [..., count, size] is a mask of the elements that an output covers.
     """
     rank = len(node.shape(x))
     best, dims = x, node.shape(x)
-    place: Value | None = None  # within the axes done
+    place: Value | None = None  # flat position within the axes done
     stride: Expr = ONE
     for axis, inside in zip(range(rank - 1, -1, -1), reversed(covered), strict=False):
         lead = list(range(rank))
@@ -282,8 +283,8 @@ def _greatest_of(node: Context, x: Value, covered: Sequence[Value]) -> tuple[Val
 
 
 def _fractional_max(spatial: int) -> Rule:
-    """Windows that begin at places drawn for each plane: floor((i + u) * a) - floor(u * a) for
-    a = (size - kernel) / (count - 1), the last one at the end."""
+    """Windows with random starts per plane: floor((i + u) * a) - floor(u * a) with a = (size -
+    kernel) / (count - 1), the last one at the end."""
 
     def rule(node: Context) -> tuple[Value, Value]:
         x = _images(node, node["self"], spatial)
@@ -292,7 +293,7 @@ def _fractional_max(spatial: int) -> Rule:
         covered = []
         for axis in range(spatial):
             size, count = node.shape(x)[2 + axis], node.out[axis - spatial]
-            of = spatial - 1 - axis if spatial == 2 else axis  # which of the numbers drawn
+            of = spatial - 1 - axis if spatial == 2 else axis  # index of the random number
             u = slice_axis(node, drawn, 2, of, of + 1)  # [n, c, 1]
             last = node.number(sym.simplify(sym.sub(size, kernel[axis])))
             steps = node.emit("maximum", node.number(sym.simplify(sym.sub(count, 1))), 1)
@@ -322,7 +323,7 @@ def _fractional_max(spatial: int) -> Rule:
 
 
 def _back(node: Context, x: Value, axis: int) -> Value:
-    """x with its last axis back where it was."""
+    """x with its last axis moved back."""
     rank = len(node.shape(x))
     order = list(range(rank - 1))
     order.insert(axis, rank - 1)
@@ -330,7 +331,7 @@ def _back(node: Context, x: Value, axis: int) -> Value:
 
 
 def _max_unpool(spatial: int) -> Rule:
-    """Elements put back where max_pool took them from, zeros elsewhere."""
+    """Elements at the positions that max_pool took them from, zeros elsewhere."""
 
     def rule(node: Context) -> Value:
         x, places = node["self"], node["indices"]

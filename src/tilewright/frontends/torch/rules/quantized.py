@@ -1,7 +1,7 @@
-"""Quantized models: what PT2E and torchao write, and products with weights of few bits.
+"""Quantized models: operators of PT2E and torchao, and GEMMs with weights of few bits.
 
-Quantizing and dequantizing become our operators, so that products between them run on integers
-where that is at least as good. Weights of eight or four bits are those numbers times their scales.
+They become quantize and dequantize operators, so that passes can use integer contractions where
+that is no less accurate. Weights of eight or four bits are dequantized integers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Array = np.ndarray[Any, Any]
 LIBRARY = "quantized_decomposed"
 
 
-TENSOR, CHANNEL, GROUP = "tensor", "channel", "group"  # what has a scale of its own
+TENSOR, CHANNEL, GROUP = "tensor", "channel", "group"  # what has its own scale
 
 
 def _granularity(node: Context, kind: str) -> dict[str, int]:
-    """Along which axis scales lie, and how many elements share one."""
+    """The axis of scales, and the number of elements that share one."""
     if kind == CHANNEL:
         return {"axis": node.dim("axis", "input")}
     return {"axis": 1, "block_size": int(node.args["group_size"])} if kind == GROUP else {}
@@ -42,7 +42,7 @@ def _given(node: Context, kind: str) -> tuple[Any, Any]:
 
 
 def _parameter(node: Context, given: Any, to: DType, kind: str) -> Value | None:
-    """Scales or zero points as our operators take them; none for a zero point of 0."""
+    """Scales or zero points as operands; None for a zero point of 0."""
     if given is None or (isinstance(given, int) and given == 0):
         return None
     if not isinstance(given, Value):
@@ -83,7 +83,7 @@ def _quantize(kind: str) -> Rule:
 
 
 def _range(of: DType) -> tuple[int, int]:
-    """What an element type holds; floats of eight bits are not bounded by integers."""
+    """The range of an element type; fp8 is not clamped like integers."""
     if not of.is_int:
         return 0, 0
     limits = np.iinfo(of.numpy)
@@ -108,7 +108,7 @@ def _dequantize(kind: str) -> Rule:
 
 
 def _dequantize_affine(node: Context) -> Value:
-    """torchao's: a scale and a zero point for each block, of any extent along any axis."""
+    """torchao's: a scale and a zero point per block of any extents."""
     x, blocks = node["input"], node.args["block_size"]
     shape = node.shape(x)
     counts = [sym.simplify(sym.floordiv(d, b)) for d, b in zip(shape, blocks, strict=True)]
@@ -117,9 +117,9 @@ def _dequantize_affine(node: Context) -> Value:
         given.append(node.cast(node["zero_point"], x.tensor.dtype))
     cut = [axis for axis, count in enumerate(counts) if count is not ONE]
     long = [axis for axis, block in enumerate(blocks) if block != 1 and axis in cut]
-    if len(cut) > 1 and not long:  # one for each row, which is a block
+    if len(cut) > 1 and not long:  # one per row, which is a block
         long = [axis for axis, block in enumerate(blocks) if block != 1]
-    if len(cut) <= 1 and not long:  # one for all, or for each place along an axis
+    if len(cut) <= 1 and not long:  # one, or one per position along an axis
         axis = cut[0] if cut else 0
         flat = [node.reshape(each, [shape[axis]] if cut else []) for each in given]
         made = node.emit("dequantize", x, *flat, to=F32, axis=axis)
@@ -138,7 +138,7 @@ def _dequantize_affine(node: Context) -> Value:
 
 
 def _choose(node: Context) -> tuple[Value, Value]:
-    """The scale and zero point of the range that a tensor happens to have, zero included."""
+    """Scale and zero point for the actual range of a tensor, extended to include zero."""
     low, high = _extremes(node)
     steps = float(_bound(node, "quant_max") - _bound(node, "quant_min"))
     scale = node.emit("div", node.emit("sub", high, low), steps)
@@ -151,7 +151,7 @@ def _choose(node: Context) -> tuple[Value, Value]:
 
 
 def _choose_symmetric(node: Context) -> tuple[Value, Value]:
-    """The same with zero in the middle."""
+    """The same with a symmetric range."""
     low, high = _extremes(node)
     steps = float(_bound(node, "quant_max") - _bound(node, "quant_min")) / 2
     most = node.emit("maximum", node.emit("neg", low), high)
@@ -175,14 +175,14 @@ def _one(node: Context, x: Value, to: DType) -> Value:
 
 
 def _int8_product(node: Context) -> Value:
-    """x times the transpose of weights of eight bits, each row with a scale."""
+    """x times the transpose of int8 weights with a scale per row."""
     weight = node.emit("dequantize", node["mat2"], node.cast(node["scales"], F32), to=F32, axis=0)
     made = node.emit("matmul", node.cast(node["self"], F32), transpose(node, weight, (1, 0)))
     return node.cast(made, node.to)
 
 
 def _int4_product(node: Context) -> Value:
-    """x times the transpose of weights of four bits: (w - 8) * scale + zero, by groups along k."""
+    """x times the transpose of int4 weights: (w - 8) * scale + zero, by groups along k."""
     group, scales = int(node.args["qGroupSize"]), node.cast(node["qScaleAndZeros"], F32)
     groups, rows, _ = node.shape(scales)
     codes = _unpacked(node, node["mat2"], rows, sym.simplify(sym.mul(groups, group)))
@@ -201,10 +201,10 @@ def _int4_product(node: Context) -> Value:
 
 
 def _unpacked(node: Context, packed: Value, rows: Expr, columns: Expr) -> Array:
-    """Weights of four bits as numbers of 0 to 15.
+    """Int4 weights as numbers from 0 to 15.
 
-    Where each lies is the business of PyTorch's kernels on this machine. So PyTorch is asked: it
-    packs the digits of the places themselves, which tell where it has moved each of them.
+    Their order in memory depends on PyTorch's kernels for this machine. So PyTorch packs the digits
+    of the positions themselves, which shows where each was moved.
     """
     name = node.builder.stored.get(packed)
     if name is None or not isinstance(rows, Const) or not isinstance(columns, Const):
@@ -227,7 +227,7 @@ def _nibbles(packed: Array) -> Array:
 
 
 def _scaled_product(node: Context) -> Value:
-    """A product of floats of eight bits, with scales for all, or for each row and column."""
+    """fp8 GEMM with scalar scales, or scales per row and column."""
     x, y = node["self"], node["mat2"]
     if x.tensor.dtype is not y.tensor.dtype:
         x, y = node.cast(x, F32), node.cast(y, F32)

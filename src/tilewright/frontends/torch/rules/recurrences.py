@@ -1,5 +1,5 @@
-"""Functions that follow from recurrences: orthogonal polynomials, incomplete gamma functions,
-Hurwitz' zeta function, greatest common divisors."""
+"""Functions computed by recurrences: orthogonal polynomials, incomplete gamma functions, Hurwitz's
+zeta function, greatest common divisors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tilewright.frontends.torch.rules.special import BERNOULLI, log_gamma
 from tilewright.graph import Value
 from tilewright.graph.types import items_of
 
-TERMS = 300  # of a series and a continued fraction
-FAR = 30  # terms of the zeta function that are summed before Euler and Maclaurin's formula
+TERMS = 300  # steps of a series and a continued fraction
+FAR = 30  # terms of the zeta function before the Euler-Maclaurin tail
 
-# The polynomial of degree k + 1 at x, from k (a number in f64) and those of degrees k and k - 1.
+# The polynomial of degree k + 1 at x, from k (as f64) and those of degrees k and k - 1.
 Next = Callable[[Context, Value, Value, Value, Value], Value]
 
 
@@ -38,7 +38,8 @@ def _pair(node: Context, one: str, two: str) -> tuple[Value, Value]:
 
 
 def _polynomial(first: Callable[[Context, Value], Value], following: Next) -> Rule:
-    """Of degree n, a tensor too: steps up to the greatest, each element leaves at its own."""
+    """The polynomial of degree n, which may be a tensor: elements keep their value at their own
+    degree, in steps up to the greatest."""
 
     def rule(node: Context) -> Value:
         x, n = _pair(node, "x", "n")
@@ -131,10 +132,10 @@ _POLYNOMIALS: dict[str, tuple[tuple[float, float], Next]] = {
 
 
 def _incomplete(upper: bool) -> Rule:
-    """The regularised incomplete gamma functions.
+    """The regularized incomplete gamma functions.
 
-    Below a + 1 the series x**a exp(-x) / gamma(a) (1 / a + x / (a (a + 1)) + ...) gives the lower
-    one, above it a continued fraction the upper one.
+    Below a + 1, the series x**a exp(-x) / gamma(a) (1 / a + x / (a (a + 1)) + ...) gives the lower
+    one; above it, a continued fraction gives the upper one.
     """
 
     def rule(node: Context) -> Value:
@@ -165,7 +166,7 @@ def _incomplete(upper: bool) -> Rule:
 
 
 def _series(node: Context, a: Value, x: Value) -> Value:
-    """1 / a + x / (a (a + 1)) + ...: each term is the one before times x / (a + k)."""
+    """1 / a + x / (a (a + 1)) + ...: each term is the previous one times x / (a + k)."""
 
     def step(inner: Context, i: Value, states: Values, fixed: Values) -> Values:
         total, term = states
@@ -183,7 +184,7 @@ def _fraction(node: Context, a: Value, x: Value) -> Value:
     tiny = 1e-300
 
     def away(inner: Context, value: Value) -> Value:
-        """A denominator that is not zero."""
+        """A denominator, kept away from zero."""
         lost = inner.emit("less", inner.emit("abs", value), tiny)
         return inner.emit("where", lost, inner.value(tiny, F64), value)
 
@@ -205,7 +206,7 @@ def _fraction(node: Context, a: Value, x: Value) -> Value:
 
 
 def _zeta(node: Context) -> Value:
-    """The sum of (q + k)**-x, its tail by Euler and Maclaurin's formula."""
+    """The sum of (q + k)**-x, with its tail by the Euler-Maclaurin formula."""
     x, q = _pair(node, "self", "other")
 
     def step(inner: Context, i: Value, states: Values, fixed: Values) -> Values:
@@ -239,11 +240,11 @@ def _zeta(node: Context) -> Value:
 
 # ------------------------------------------------------------------------------------ divisors
 
-EUCLID = 93  # steps of Euclid's algorithm on 64 bits, at most
+EUCLID = 93  # of Euclid's algorithm on 64 bits
 
 
 def _common(node: Context) -> tuple[Value, Value, Value]:
-    """Operands, and the greatest common divisor of their sizes."""
+    """Operands, and the greatest common divisor of their absolute values."""
     a, b = operands(node, node.to)
     shape = items_of(node.out)
     a, b = (node.emit("expand", x, shape=shape) for x in (a, b))

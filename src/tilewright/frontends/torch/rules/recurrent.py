@@ -1,7 +1,7 @@
-"""Recurrent layers: the input projected by a matrix product, each direction by itself.
+"""Recurrent layers: the input projection as a GEMM, each direction separately.
 
-PyTorch orders the gates of an LSTM input, forget, cell, output and those of a GRU reset, update,
-new; ours are ordered as ONNX has them: input, output, forget, cell and update, reset, new.
+PyTorch orders the gates of an LSTM as input, forget, cell, output and those of a GRU as reset,
+update, new; the graph IR, like ONNX, as input, output, forget, cell and update, reset, new.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 
 def _reordered(node: Context, w: Value, kind: str) -> Value:
-    """Rows of gates in our order."""
+    """Rows of gates in the graph IR's order."""
     order = _ORDER[kind]
     if len(order) == 1:
         return w
@@ -38,7 +38,7 @@ def _direction(
     reverse: bool,
     activations: tuple[str, ...],
 ) -> tuple[Value, ...]:
-    """All states of one direction of one layer, and the last."""
+    """All states of one direction of one layer, and the last one."""
     w, r, *biases = (_reordered(node, each, kind) for each in weights)
     projected = node.emit("matmul", x, transpose(node, w, (1, 0)))
     late: Value | None = None

@@ -21,7 +21,7 @@ def _keep(node: Context) -> bool:
 
 
 def _reduce(op: str) -> Rule:
-    """In the element type of the result; truth values as numbers."""
+    """Reduce in the result's element type; booleans as integers."""
 
     def rule(node: Context) -> Value:
         x = node.cast(node["self"], node.to)
@@ -39,7 +39,7 @@ def _extreme(op: str) -> Rule:
 
 
 def _truth(op: str) -> Rule:
-    """any and all; of bytes PyTorch gives a byte."""
+    """any and all; for bytes, the result is a byte."""
 
     def rule(node: Context) -> Value:
         x = node.cast(node["self"], BOOL)
@@ -49,14 +49,14 @@ def _truth(op: str) -> Rule:
 
 
 def count_of(dims: Sequence[Expr], axes: Sequence[int]) -> Expr:
-    """How many elements are reduced to one."""
+    """The number of elements reduced to one."""
     return product([dims[axis] for axis in axes])
 
 
 def moments(
     node: Context, x: Value, axes: tuple[int, ...], correction: float
 ) -> tuple[Value, Value]:
-    """The variance, its divisor the count less the correction, and the mean; axes are kept."""
+    """Variance with the divisor count - correction, and mean; reduced axes are kept."""
     of = x.tensor.dtype
     mean = node.emit("reduce_mean", x, axes=axes, keepdims=True)
     off = node.emit("sub", x, mean)
@@ -111,7 +111,7 @@ def _with_mean(root: bool) -> Rule:
 
 
 def comparable(node: Context, x: Value) -> Value:
-    """x as something that has an order: booleans as numbers."""
+    """x in an ordered type: booleans as integers."""
     return node.cast(x, U8) if x.tensor.dtype.is_bool else x
 
 
@@ -130,7 +130,7 @@ def _arg(op: str) -> Rule:
 
 
 def _with_places(kind: str) -> Rule:
-    """The greatest (or least) along an axis, and where it is."""
+    """The maximum or minimum along an axis, and its position."""
 
     def rule(node: Context) -> tuple[Value, Value]:
         x = node["self"]
@@ -186,7 +186,7 @@ def _dist(node: Context) -> Value:
 
 
 def _distances(node: Context) -> Value:
-    """The p-norms of all differences of rows of two stacks of matrices."""
+    """The p-norms of the differences of all pairs of rows of two batches of matrices."""
     a, b, p = node["x1"], node["x2"], node.args["p"]
     left, right = node.unsqueeze(a, -2), node.unsqueeze(b, -3)
     apart = node.emit("abs", node.emit("sub", left, right))
@@ -194,7 +194,7 @@ def _distances(node: Context) -> Value:
 
 
 def row_norms(node: Context, x: Value, p: float) -> Value:
-    """The p-norms of the last axis of what has no signs."""
+    """The p-norms along the last axis of non-negative numbers."""
     of, axis = x.tensor.dtype, (len(node.shape(x)) - 1,)
     if p == 0:
         differ = node.cast(node.emit("not_equal", x, 0.0), of)
@@ -211,7 +211,7 @@ def row_norms(node: Context, x: Value, p: float) -> Value:
 
 
 def _own_distances(node: Context) -> Value:
-    """The distances of each row to all rows behind it."""
+    """The distances of each row to all later rows."""
     rows = node.dims()[0]
     if not isinstance(rows, Const):
         raise Skip("pdist of a dynamic number of rows")
@@ -224,7 +224,7 @@ def _own_distances(node: Context) -> Value:
 
 
 def _hash(node: Context) -> Value:
-    """The exclusive or of all bits along some axes; of floats, those of their doubles."""
+    """The exclusive or of all bits along axes; floats are converted to f64 first."""
     x, rank = node["self"], node.rank()
     is_float = x.tensor.dtype.is_float
     bits = node.emit("bitcast", node.cast(x, F64), to=U64) if is_float else node.cast(x, U64)

@@ -1,4 +1,4 @@
-"""Searching, counting and telling apart; results whose extent only the data tells."""
+"""Searching and counting, and results of data-dependent size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.sym import const
 
 
 def places(node: Context, sorted_: Value, values: Value, *, right: bool) -> Value:
-    """How many elements of a sorted row, or of rows, lie below values, or below or at them."""
+    """The number of elements in sorted rows that are below values, or not above them."""
     return node.emit("search_sorted", sorted_, values, right=right)
 
 
@@ -47,7 +47,7 @@ def _bucketize(node: Context) -> Value:
 
 
 def _seen(node: Context, x: Value, hidden: float | int) -> Value:
-    """[..., n, n] of rows [..., n]: in row i the elements up to i, and `hidden` behind."""
+    """[..., n, n] from rows [..., n]: row i has the elements up to i, then `hidden`."""
     count = node.shape(x)[-1]
     place = node.iota(count)
     behind = node.emit("greater", place, node.unsqueeze(place, 1))
@@ -56,14 +56,14 @@ def _seen(node: Context, x: Value, hidden: float | int) -> Value:
 
 
 def fronted(node: Context, x: Value, axis: int) -> tuple[Value, list[int]]:
-    """x with an axis last, and the order that puts it back."""
+    """x with an axis moved last, and the permutation that undoes it."""
     rank = len(node.shape(x))
     order = [at for at in range(rank) if at != axis] + [axis]
     return transpose(node, x, order), sorted(range(rank), key=lambda at: order[at])
 
 
 def _running_extreme(kind: str) -> Rule:
-    """The greatest (or least) so far, and where it last was."""
+    """The running maximum or minimum, and its last position."""
 
     def rule(node: Context) -> tuple[Value, Value]:
         x = comparable(node, node["self"])
@@ -76,7 +76,7 @@ def _running_extreme(kind: str) -> Rule:
 
 
 def _log_sums(node: Context) -> Value:
-    """log(cumsum(exp(x))), the greatest so far taken out of each sum."""
+    """log(cumsum(exp(x))), with the running maximum subtracted before each exponential."""
     x = node.cast(node["self"], node.to)
     if not node.rank():
         return x
@@ -96,7 +96,7 @@ def _log_sums(node: Context) -> Value:
 
 
 def _masked_select(node: Context) -> Value:
-    """The elements where a mask holds, one after the other."""
+    """The elements where a mask is true, in order."""
     x, mask = node["self"], node.cast(node["mask"], BOOL)
     zero = node.cast(node.emit("logical_and", mask, node.value(False, BOOL)), BOOL)
     both = node.emit("where", zero, x, x) if node.shape(mask) != node.dims() else x
@@ -108,7 +108,7 @@ def _masked_select(node: Context) -> Value:
 
 
 def _unique(node: Context) -> tuple[Value, ...]:
-    """The distinct elements (or slices), which of them each is, how often each occurs."""
+    """The distinct elements (or slices), the index of each in them, and their counts."""
     x, axis = node["self"], node.get("dim")
     dims = node.dims()
     if axis is None:
@@ -126,7 +126,7 @@ def _unique(node: Context) -> tuple[Value, ...]:
 
 
 def _asked_for(node: Context, *values: Value) -> list[Value]:
-    """Results behind the first; PyTorch has an empty one for what nobody asked, or nothing is."""
+    """The further results; PyTorch returns empty ones for those not requested."""
 
     def is_empty(fake: torch.Tensor) -> bool:
         return [dim for dim in fake.shape if not isinstance(dim, torch.SymInt)] == [0]
@@ -136,7 +136,7 @@ def _asked_for(node: Context, *values: Value) -> list[Value]:
 
 
 def _unique_runs(node: Context) -> tuple[Value, ...]:
-    """The first of each run of equal elements (or slices), which run each is of, how long it is."""
+    """The first of each run of equal elements (or slices), the run of each, and run lengths."""
     x, dim, dims = node["self"], node.get("dim"), node.dims()
     if dim is None:
         x, axis, places = node.reshape(x, (product(dims),)), 0, dims
@@ -165,7 +165,7 @@ def _unique_runs(node: Context) -> tuple[Value, ...]:
 
 
 def _repeat_interleave(node: Context) -> Value:
-    """Index i as often as the i-th number says: how many running sums each place has passed."""
+    """Index i repeated by the i-th number: the count of running sums up to each position."""
     repeats = node.cast(node["repeats"], I64)
     ends = node.emit("cumsum", repeats, axis=0)
     total = node.emit("reduce_sum", repeats, axes=(0,), keepdims=False)
@@ -174,7 +174,7 @@ def _repeat_interleave(node: Context) -> Value:
 
 
 def _bincount(node: Context) -> Value:
-    """How often, or with what weight, each number occurs."""
+    """The count, or the sum of weights, of each number."""
     x = node.cast(node["self"], I64)
     count = node.emit("add", node.emit("reduce_max", x, axes=(0,), keepdims=False), 1)
     count = node.emit("maximum", count, max(int(node.get("minlength", 0)), 0))
@@ -191,7 +191,7 @@ def _bincount(node: Context) -> Value:
 
 
 def _embedding_bag(node: Context) -> tuple[Value | None, ...]:
-    """Rows of a table summed, averaged or compared within bags that offsets delimit."""
+    """Rows of a table summed, averaged or maximized within bags that offsets delimit."""
     mode = ("sum", "mean", "max")[int(node.get("mode", 0))]
     table, index = node["weight"], node.cast(node["indices"], I64)
     offsets = node.cast(node["offsets"], I64)
@@ -229,7 +229,7 @@ def _embedding_bag(node: Context) -> tuple[Value | None, ...]:
 
 
 def _told(node: Context, at: int, value: Value) -> tuple[Value | None]:
-    """A result that is wanted; PyTorch gives an empty one where it need not be known."""
+    """A result if it is used; PyTorch returns an empty one where it is not computed."""
     if not node.wants(at):
         return (None,)
     fake = node.results[at]
@@ -237,9 +237,9 @@ def _told(node: Context, at: int, value: Value) -> tuple[Value | None]:
 
 
 def _greatest_rows(node: Context, made: Value, rows: Value, bag: Value, index: Value) -> Value:
-    """Of each bag and column the row of the table that was the greatest, the first of several."""
+    """For each bag and column the row of the table with the maximum, the first of several."""
     dims, (count,) = node.dims_of(node.results[3]), node.shape(index)
-    if len(dims) != 2 or count is const(0):  # not of the mode that compares
+    if len(dims) != 2 or count is const(0):  # not in mode max
         return node.full(0, I64, dims)
     hit = node.emit("equal", rows, node.emit("gather", made, bag, axis=0))
     last = node.number(sym.simplify(sym.sub(count, 1)))

@@ -1,4 +1,4 @@
-"""Tensors in another shape, order or extent. PyTorch has worked out the shapes of the results."""
+"""Reshaping, reordering, slicing and padding. PyTorch's traces contain the result shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END = (1 << 63) - 1
 
 
 def _view(node: Context) -> Value:
-    """Any view of the same elements in the same order."""
+    """A view of the same elements in the same order."""
     return node.reshape(node["self"], node.out)
 
 
@@ -36,7 +36,7 @@ def _view_dtype(node: Context) -> Value:
 
 
 def transpose(node: Context, x: Value, perm: Sequence[int]) -> Value:
-    """The axes of x in another order, if that is another."""
+    """Permute the axes of x, unless they are in order."""
     if tuple(perm) == tuple(range(len(perm))):
         return x
     return node.emit("transpose", x, perm=tuple(perm))
@@ -88,7 +88,7 @@ def _roll(node: Context) -> Value:
 
 
 def rolled(node: Context, x: Value, axis: int, shift: Dim) -> Value:
-    """x with what falls off one end of an axis put on at the other."""
+    """x rotated along an axis."""
     dim = node.shape(x)[axis]
     if dim is sym.ZERO:
         return x
@@ -116,7 +116,7 @@ def _slice(node: Context) -> Value:
 
 
 def position(node: Context, index: Dim, dim: Expr) -> Expr:
-    """An index counted from the front."""
+    """A non-negative index."""
     if isinstance(index, int):
         return sym.as_expr(index) if index >= 0 else sym.simplify(sym.add(dim, index))
     if sym.prove(sym.le(0, index), sym.EMPTY):
@@ -135,7 +135,7 @@ def _select(node: Context) -> Value:
 
 
 def _cat(node: Context) -> Value:
-    """Empty vectors among tensors of another rank count as absent."""
+    """Empty vectors among tensors of another rank are ignored."""
     given = [node.cast(x, node.to) for x in node.args["tensors"]]
     rank = len(node.out)
     kept = [x for x in given if not (x.tensor.rank == 1 and x.tensor.static_shape == (0,))]
@@ -146,7 +146,7 @@ def _cat(node: Context) -> Value:
 
 
 def _split(node: Context) -> list[Value]:
-    """Parts as long as PyTorch says they are."""
+    """Parts with the lengths that PyTorch computed."""
     axis = node.axis(node.get("dim", 0), node.rank())
     parts, start = [], sym.as_expr(0)
     for fake in node.results:
@@ -200,7 +200,8 @@ def _narrow(node: Context) -> Value:
 
 
 def _flat_diagonal(node: Context, count: Expr) -> tuple[Value, Value, list[int]]:
-    """The two axes of a diagonal last and flat, where its elements are, and the order of axes.
+    """The two axes of a diagonal moved last and flattened, the positions of the diagonal in them,
+    and the permutation.
 
     Elements of a diagonal are a row and one apart.
     """
@@ -236,7 +237,7 @@ def _diagonal_scatter(node: Context) -> Value:
 
 
 def _unfold(node: Context) -> Value:
-    """Windows along an axis, their elements as a new last axis."""
+    """Windows along an axis, with their elements as a new last axis."""
     x, rank = node["self"], node.rank()
     length, step = node.args["size"], node.args["step"]
     if not rank:
@@ -253,7 +254,7 @@ def _unfold(node: Context) -> Value:
 
 
 def in_memory_order(node: Context, name: str) -> Value:
-    """A tensor as a vector of its elements in the order of PyTorch's memory."""
+    """The elements of a tensor as a vector in the order of PyTorch's memory."""
     fake, x = node.raw[name], node[name]
     strides = fake.stride()
     if any(isinstance(each, torch.SymInt) for each in (*strides, *fake.shape)):
@@ -285,9 +286,10 @@ def _as_strided(node: Context) -> Value:
 
 
 def _is_whole(count: Expr, dims: Sequence[Expr], strides: Sequence[Dim]) -> bool:
-    """Whether strides are those of all `count` elements in order; one of a single index may be any.
+    """Whether strides are those of `count` contiguous elements; the stride of an axis of one is
+    ignored.
 
-    The mean that PyTorch makes of a global pool ends in such a view.
+    The mean that PyTorch's global pooling becomes ends in such a view.
     """
     inner: Expr = ONE
     for dim, stride in zip(reversed(dims), reversed(strides), strict=True):
@@ -300,7 +302,7 @@ def _is_whole(count: Expr, dims: Sequence[Expr], strides: Sequence[Dim]) -> bool
 
 
 def _as_strided_scatter(node: Context) -> Value:
-    """A tensor whose elements at strided places are replaced."""
+    """A tensor with the elements at strided positions replaced."""
     if not node.raw["self"].is_contiguous():
         raise Skip("as_strided_scatter of a strided tensor")
     flat = in_memory_order(node, "self")

@@ -15,7 +15,7 @@ from tilewright.sym import Const
 def ordered(
     node: Context, x: Value, axis: int, count: Dim, *, descending: bool
 ) -> tuple[Value, Value]:
-    """The first `count` of the sorted elements along an axis, and where they were."""
+    """The first `count` elements in sorted order along an axis, and their positions."""
     of = x.tensor.dtype
     best, where = node.emit_many(
         "top_k",
@@ -45,7 +45,7 @@ def _top_k(node: Context) -> tuple[Value, Value]:
 
 
 def _kth(node: Context) -> tuple[Value, Value]:
-    """The k-th least element along an axis."""
+    """The k-th smallest element along an axis."""
     if not node.rank():
         return node["self"], node.constant(0)
     axis, k = node.axis(node.get("dim", -1), node.rank()), int(node.args["k"])
@@ -56,7 +56,7 @@ def _kth(node: Context) -> tuple[Value, Value]:
 
 
 def _median(node: Context) -> Value:
-    """Of all elements; of two in the middle the lesser. A NaN is the median of its tensor."""
+    """The lower median of all elements; NaN if any element is NaN."""
     total = product(node.dims())
     if not isinstance(total, Const):
         raise Skip("the median of a dynamic number of elements")
@@ -77,7 +77,7 @@ def _median(node: Context) -> Value:
 
 
 def _median_along(node: Context) -> tuple[Value, Value]:
-    """Along an axis, with its place; a NaN, where there is one, and the first."""
+    """The lower median along an axis and its position; NaN, and the first one, if there is any."""
     if not node.rank():
         return node["self"], node.constant(0)
     axis, x = node.dim(), node["self"]

@@ -1,7 +1,7 @@
 """Special functions, by formulas in f64.
 
-Of the gamma function and its kin, an argument is brought above 8 by recurrence, where asymptotic
-series have errors below 1e-14; on the left half, reflection takes it to the right one.
+Arguments of the gamma function and its derivatives are raised above 8 by recurrence, where
+asymptotic series have errors below 1e-14; the left half plane is reflected to the right one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def _one_minus(node: Context, x: Value) -> Value:
 
 
 def _right(node: Context, x: Value) -> tuple[Value, Value]:
-    """Whether x lies left of 1/2, and x or its reflection on the right."""
+    """Whether x is below 1/2, and x or its reflection."""
     left = node.emit("less", x, 0.5)
     return left, node.emit("where", left, _one_minus(node, x), x)
 
 
 def _turn(node: Context, x: Value) -> Value:
-    """pi times the distance from x to the next whole number: exact zeros at poles."""
+    """pi times the distance of x to the nearest integer: exactly zero at poles."""
     return node.emit("mul", node.emit("sub", x, node.emit("round", x)), math.pi)
 
 
@@ -70,7 +70,7 @@ def log_gamma(node: Context, x: Value) -> Value:
 
 
 def _digamma(node: Context, x: Value) -> Value:
-    """At zero minus infinity (of the sign of zero, plus); at poles NaN."""
+    """Infinite at zero, with the opposite sign of the zero; NaN at poles."""
     left, z = _right(node, x)
     passed = node.emit("reciprocal", z)
     for step in range(1, SHIFT):
@@ -93,7 +93,7 @@ def _digamma(node: Context, x: Value) -> Value:
 
 
 def inverse_error(node: Context, x: Value) -> Value:
-    """A first guess by Winitzki's formula, then Newton's steps on erf."""
+    """An initial guess by Winitzki's formula, then Newton's steps on erf."""
     a = 0.147
     log = node.emit("log", _one_minus(node, node.emit("mul", x, x)))
     first = node.emit("add", node.emit("mul", log, 0.5), 2 / (math.pi * a))
@@ -132,7 +132,7 @@ def _copysign(node: Context) -> Value:
 
 
 def _ignoring_nan(op: str) -> Rule:
-    """The greater or lesser; a NaN only where both are."""
+    """The maximum or minimum; NaN only if both operands are."""
 
     def rule(node: Context) -> Value:
         a, b = operands(node, node.to)
@@ -158,8 +158,8 @@ def _ldexp(node: Context) -> Value:
 
 
 def _fraction_and_exponent(node: Context) -> tuple[Value, Value]:
-    """A mantissa of at least 1/2, below 1, and the power of two it is multiplied by."""
-    x = node.cast(node["self"], F64)  # numbers below the normal ones of f32 are normal in f64
+    """A mantissa in [1/2, 1), and the exponent of two."""
+    x = node.cast(node["self"], F64)  # subnormal f32 numbers are normal in f64
     bits = node.emit("bitcast", x, to=I64)
     field = node.emit("bit_and", node.emit("shift_right", bits, 52), 0x7FF)
     exponent = node.emit("sub", field, 1022)
@@ -174,7 +174,7 @@ def _fraction_and_exponent(node: Context) -> tuple[Value, Value]:
 
 
 def _next_after(node: Context) -> Value:
-    """The neighbour of a number on the way to another: its bits, counted up or down by one."""
+    """The neighbour of a number towards another: its bits, incremented or decremented."""
     a, b = operands(node, node.to)
     whole: DType = {32: I32, 64: I64}[node.to.bits]
     bits = node.emit("bitcast", a, to=whole)
@@ -192,7 +192,7 @@ def _next_after(node: Context) -> Value:
 
 
 def _polygamma(node: Context) -> Value:
-    """(-1)**(n + 1) n! sum of (x + k)**-(n + 1), the tail by Euler and Maclaurin."""
+    """(-1)**(n + 1) n! sum of (x + k)**-(n + 1), with the tail by the Euler-Maclaurin formula."""
     n = int(node.args["n"])
     x = node.cast(node["self"], F64)
     if n == 0:

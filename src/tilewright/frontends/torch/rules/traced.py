@@ -1,8 +1,8 @@
-"""Operators whose meaning is a function in Python: its own operators, imported where it is called.
+"""Operators defined by Python functions, which are imported from traces of these.
 
-The function is traced again on the fake tensors of the node. That holds for PyTorch's dense form of
-flex attention, and for every operator that a library defines in Python, by
-`torch.library.custom_op` or `torch.library.impl`, those that change their operands among them.
+The function is traced again with the fake tensors of the node. This serves PyTorch's dense form of
+flex attention, and operators that libraries define in Python by `torch.library.custom_op` or
+`torch.library.impl`, including those that mutate their operands.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def traced(function: Callable[..., Any]) -> Rule:
         places = [at for at, each in enumerate(given) if isinstance(each, Value)]
         values = [given[at] for at in places]
 
-        made_of: list[Any] = []  # the structure of what the function gives, once it is traced
+        made_of: list[Any] = []  # the structure of the function's results, once traced
 
         def run(*tensors: torch.Tensor) -> Any:
             filled = list(given)
             for at, tensor in zip(places, tensors, strict=True):
                 filled[at] = tensor
             found = pytree.tree_unflatten(filled, spec)
-            # Without a schema arguments have numbers for names.
+            # Without a schema, arguments are named by numbers.
             positional = [value for name, value in found.items() if name.isdigit()]
             named = {name: value for name, value in found.items() if not name.isdigit()}
             leaves, structure = pytree.tree_flatten(function(*positional, **named))
@@ -68,8 +68,8 @@ def traced(function: Callable[..., Any]) -> Rule:
 
 
 class _OnlyOperators(TorchFunctionMode):
-    """Operators run by the Python that defines them. Python that reads a tensor by other means than
-    operators is refused: it has no contents yet."""
+    """Runs operators by the Python functions that define them. Functions that access tensors other
+    than by operators are rejected: fake tensors have no contents."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -89,7 +89,7 @@ def _trace(run: Callable[..., Any], examples: list[Any]) -> fx.GraphModule:
 
 
 def try_python(target: Any) -> Callable[..., Any] | None:
-    """The Python that a library defines an operator by."""
+    """The Python function that a library defines an operator by."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
     found = OPDEFS.get(target._schema.name)
@@ -102,7 +102,7 @@ def try_python(target: Any) -> Callable[..., Any] | None:
 
 
 def try_definition(target: Any) -> Rule | None:
-    """The rule of an operator that a library defines in Python and that changes no operand."""
+    """The rule of an operator that a library defines in Python without mutating operands."""
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return None
     found = try_python(target)
@@ -110,14 +110,14 @@ def try_definition(target: Any) -> Rule | None:
 
 
 def _changed(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """What an operator gives, and the operands that it changes: copies of what was given."""
+    """The results of an operator, and the operands that it mutates, which are copied first."""
     if try_python(operator) is None:
         raise Skip(f"operator {operator}, which changes its operands")
     return auto_functionalized_v2_dense(operator, *args, **kwargs)
 
 
 def _guarded(rule: Rule) -> Rule:
-    """Python that anybody may have written: it may do more than call operators."""
+    """Arbitrary user code, which may do more than call operators."""
 
     def guarded(node: Context) -> Value | Sequence[Value | None]:
         fakes = [x for x in pytree.tree_leaves(tuple(node.raw.values())) if _is_tensor(x)]
@@ -127,7 +127,7 @@ def _guarded(rule: Rule) -> Rule:
             return rule(node)
         except (Skip, TilewrightError):
             raise
-        except Exception as error:  # whatever that Python raises
+        except Exception as error:  # whatever user code raises
             said = str(error).partition("\n")[0] or type(error).__name__
             raise Skip(f"operator {node.op_type}, whose Python has no trace: {said}") from error
 

@@ -94,7 +94,7 @@ def check_total(fn: Function, cover: Cover, name: str, what: str) -> None:
         raise refuse(
             fn,
             "TW2131",
-            f"cannot {what}: how much that takes cannot be told where a dimension is empty",
+            f"cannot {what}: how much that takes cannot be determined where a dimension is empty",
             name,
             help="choose a loop further in or out; split loops before fusing them",
         )

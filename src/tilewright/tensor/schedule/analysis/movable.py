@@ -195,7 +195,7 @@ def check_inputs_there(
             memory = memory_at(fn, scope, region.buffer, moved.name, place)
             check_seen(fn, region.buffer, memory, writer.path, place, what)
             if region.buffer not in fn.buffers:
-                _check_home(fn, moved, region.buffer, writer, old, shared, what)
+                _check_home(fn, region.buffer, writer, old, shared, what)
             if not shared and scope.holder is None:
                 continue  # all of it has been written; inside a block, only the block's part
             check_finished(fn, writer, shared, what)
@@ -207,7 +207,6 @@ def check_inputs_there(
 
 def _check_home(
     fn: Function,
-    moved: Block,
     buffer: Buffer,
     writer: Site,
     old: Path,

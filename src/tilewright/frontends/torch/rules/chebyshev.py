@@ -1,8 +1,8 @@
-"""Functions as Chebyshev series, whose coefficients are computed when they are first asked for.
+"""Functions as Chebyshev series, whose coefficients are computed on first use.
 
 A series of degree n through the values at n + 1 Chebyshev nodes is within a small factor of the
-best polynomial of that degree. Values come from mpmath, which SymPy and so PyTorch bring along, at
-30 digits; series are evaluated in f64 by Clenshaw's recurrence.
+best polynomial of that degree. Values come from mpmath, a dependency of SymPy and so of PyTorch,
+with 30 digits; series are evaluated in f64 by Clenshaw's recurrence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Function = Callable[[mpmath.mpf], mpmath.mpf]
 
 @cache
 def coefficients(function: Function, low: float, high: float, degree: int) -> tuple[float, ...]:
-    """Of the series of a function on [low, high]."""
+    """The Chebyshev coefficients of a function on [low, high]."""
     count = degree + 1
     with mpmath.workdps(DIGITS):
         angles = [mpmath.pi * (2 * k + 1) / (2 * count) for k in range(count)]
@@ -38,7 +38,7 @@ def coefficients(function: Function, low: float, high: float, degree: int) -> tu
 def fitted(
     node: Context, x: Value, function: Function, low: float, high: float, degree: int
 ) -> Value:
-    """The series of a function at x, which lies within [low, high] wherever the result counts."""
+    """The series of a function at x, which is within [low, high] wherever the result is used."""
     series = coefficients(function, low, high, degree)
     scale = 2 / (high - low)
     t = node.emit("add", node.emit("mul", x, scale), -(high + low) / (high - low))

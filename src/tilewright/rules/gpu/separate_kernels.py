@@ -18,13 +18,14 @@ from tilewright.rules.gpu.elementwise import ELEMENTWISE
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.row_stages import is_last_axis, named_stages
+from tilewright.rules.gpu.scalar import SCALAR
 from tilewright.rules.match.nest import total
 from tilewright.rules.match.rows import is_part_of_later, stages_of
 from tilewright.rules.rule import Closed, Rule, RuleSet
 from tilewright.rules.space import Columns, Cost, Space
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-LATER: RuleSet = ((GEMV,), (DEPTHWISE, REDUCTION), (ELEMENTWISE,))  # as in RULES
+LATER: RuleSet = ((GEMV,), (DEPTHWISE, REDUCTION), (ELEMENTWISE, SCALAR))  # as in RULES
 
 
 @dataclass(frozen=True)
@@ -78,4 +79,4 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(kernels=np.full(len(c["form"]), found.cycles))
 
 
-APART = Rule("apart", Closed, match, plans, cost, None)
+SEPARATE_KERNELS = Rule("separate_kernels", Closed, match, plans, cost, None)

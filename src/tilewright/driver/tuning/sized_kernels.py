@@ -13,7 +13,7 @@ from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.lowering import planned_calls
 from tilewright.driver.tuning.inputs import Sizes, size_sets
 from tilewright.driver.tuning.records import task_key
-from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, Spot
+from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, SizedKernel
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.visit import Edit
 from tilewright.lower.graph import sizes_of
@@ -25,14 +25,14 @@ from tilewright.tune.variants import split, winner_of
 AT = "@"
 
 
-def spot_of(task: str) -> Spot:
+def sized_kernel_of(task: str) -> SizedKernel:
     """The kernel and set of sizes of a task."""
     kernel, _, at = task.partition(AT)
     return kernel, int(at) if at else ALL
 
 
-def task_of(spot: Spot) -> str:
-    kernel, at = spot
+def task_of(sized: SizedKernel) -> str:
+    kernel, at = sized
     return kernel if at == ALL else f"{kernel}{AT}{at}"
 
 
@@ -63,24 +63,24 @@ class Kernels:
                 return at, limits
         return None
 
-    def spots(self, name: str) -> list[Spot]:
+    def sized_kernels(self, name: str) -> list[SizedKernel]:
         """What is tuned of a kernel: all sizes at once, or each set separately."""
         if self._pivots[name] is None:
             return [(name, ALL)]
         return [(name, at) for at in range(len(self.sets))]
 
-    def fixed(self, spot: Spot) -> Job:
+    def fixed(self, sized: SizedKernel) -> Job:
         """A kernel's job with its sizes fixed to those of its first call in a set."""
-        name, at = spot
+        name, at = sized
         job = self.jobs[name]
         assert isinstance(job.source, Graph)
         given = [const(int(evaluate(each, self.sets[at]))) for each in self._given[name][0]]
         sizes: dict[Var, Expr] = dict(zip(sizes_of(job.source), given, strict=True))
         return replace(job, source=Edit(sizes=sizes).body(job.source))
 
-    def key(self, spot: Spot) -> TaskKey:
+    def key(self, sized: SizedKernel) -> TaskKey:
         """The database key of a kernel, or of a kernel at some sizes."""
-        name, at = spot
+        name, at = sized
         key = task_key(self.jobs[name])
         if at == ALL:
             return key
@@ -96,9 +96,9 @@ class Kernels:
         """The records of kernels, from the candidates that won."""
         found = {}
         gains = gains or {}
-        for kernel in dict.fromkeys(spot_of(task)[0] for task in chosen):
+        for kernel in dict.fromkeys(sized_kernel_of(task)[0] for task in chosen):
             job, pivot = self.jobs[kernel], self._pivots[kernel]
-            tasks = [task_of(spot) for spot in self.spots(kernel)]
+            tasks = [task_of(sized) for sized in self.sized_kernels(kernel)]
             choices = [dict(chosen[each].choices) if each in chosen else {} for each in tasks]
             size, limits = pivot or (0, [])
             faster = [gains.get(each, 1.0) for each in tasks]

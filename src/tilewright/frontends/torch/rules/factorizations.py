@@ -1,4 +1,4 @@
-"""Factors of matrices, and what is solved, inverted and measured with them."""
+"""Matrix factorizations, and solvers, inverses, determinants and functions based on them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ TAYLOR = 14  # terms of the exponential of a matrix whose norm is at most 1/2
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
 
 
-def turned(node: Context, x: Value) -> Value:
+def transposed(node: Context, x: Value) -> Value:
     """x with its last two axes exchanged."""
     rank = len(node.shape(x))
     return transpose(node, x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _identity(node: Context, like: Value) -> Value:
-    """A stack of unit matrices in the shape of square ones."""
+    """Identity matrices in the shape of `like`, a batch of square matrices."""
     dims = node.shape(like)
     row = node.iota(dims[-1])
     same = node.emit("equal", node.unsqueeze(row, 1), row)
     return node.emit("expand", node.cast(same, like.tensor.dtype), shape=items_of(dims))
 
 
-def _wide(node: Context, x: Value, lead: Sequence[Expr]) -> Value:
-    """A stack of matrices for each of some batch dimensions."""
+def _expanded(node: Context, x: Value, lead: Sequence[Expr]) -> Value:
+    """A batch of matrices, expanded to batch dimensions."""
     dims = (*lead, *node.shape(x)[-2:])
     return x if node.shape(x) == dims else node.emit("expand", x, shape=items_of(dims))
 
 
-def _lead(node: Context, a: Value, b: Value) -> list[Expr]:
-    """The batch dimensions that two stacks of matrices broadcast to."""
+def _batch_dims(node: Context, a: Value, b: Value) -> list[Expr]:
+    """The batch dimensions that two batches of matrices broadcast to."""
     one, two = (list(node.shape(x)[:-2]) for x in (a, b))
     rank = max(len(one), len(two))
     one, two = ([ONE] * (rank - len(dims)) + dims for dims in (one, two))
@@ -49,14 +49,16 @@ def _lead(node: Context, a: Value, b: Value) -> list[Expr]:
     return [p if joint is None else joint for joint, p in zip(found, one, strict=True)]
 
 
-def solved(node: Context, a: Value, b: Value, *, lower: bool, unit: bool = False) -> Value:
-    lead = _lead(node, a, b)
-    pair = (_wide(node, x, lead) for x in (a, b))
+def triangular_solve(
+    node: Context, a: Value, b: Value, *, lower: bool, unit: bool = False
+) -> Value:
+    lead = _batch_dims(node, a, b)
+    pair = (_expanded(node, x, lead) for x in (a, b))
     return node.emit("triangular_solve", *pair, lower=lower, unit=unit)
 
 
 def _diagonal(node: Context, x: Value) -> Value:
-    """[..., k] of [..., m, n]: by a mask, for there is one element of each row on it."""
+    """The diagonals [..., k] of [..., m, n]: masked sums of one element per row or column."""
     m, n = node.shape(x)[-2:]
     on = node.emit("equal", node.unsqueeze(node.iota(m), 1), node.iota(n))
     kept = node.emit("where", on, x, node.like(x, 0))
@@ -85,8 +87,8 @@ def _triangle(node: Context, x: Value, *, lower: bool, unit: bool = False) -> Va
     return kept
 
 
-def _holds(node: Context, info: Value, message: str) -> None:
-    """A run fails where a factorisation did."""
+def _check_info(node: Context, info: Value, message: str) -> None:
+    """Check at run time that a factorization succeeded."""
     axes = tuple(range(len(node.shape(info))))
     most = node.emit("reduce_max", info, axes=axes, keepdims=False) if axes else info
     node.importer.check(node.emit("less_equal", most, 0), message, node)
@@ -97,14 +99,14 @@ def _holds(node: Context, info: Value, message: str) -> None:
 
 def _factor(node: Context, x: Value) -> tuple[Value, Value]:
     upper = bool(node.get("upper", False))
-    lower, info = node.emit_many("cholesky", turned(node, x) if upper else x, outputs=2)
-    return turned(node, lower) if upper else lower, info
+    lower, info = node.emit_many("cholesky", transposed(node, x) if upper else x, outputs=2)
+    return transposed(node, lower) if upper else lower, info
 
 
 def _cholesky(node: Context) -> Value:
     made, info = _factor(node, node["self"])
     if all(dim is not sym.ZERO for dim in node.dims()):
-        _holds(node, info, "cholesky: a matrix is not positive-definite")
+        _check_info(node, info, "cholesky: a matrix is not positive-definite")
     return made
 
 
@@ -114,9 +116,9 @@ def _cholesky_solve(node: Context) -> Value:
 
 
 def _by_cholesky(node: Context, factor: Value, b: Value) -> Value:
-    lower = turned(node, factor) if node.get("upper", False) else factor
-    first = solved(node, lower, b, lower=True)
-    return solved(node, turned(node, lower), first, lower=False)
+    lower = transposed(node, factor) if node.get("upper", False) else factor
+    first = triangular_solve(node, lower, b, lower=True)
+    return triangular_solve(node, transposed(node, lower), first, lower=False)
 
 
 def _cholesky_inverse(node: Context) -> Value:
@@ -132,7 +134,7 @@ def _lu(node: Context, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _permutation(node: Context, pivots: Value, rows: Expr, like: Value) -> Value:
-    """P of P @ L @ U: column i is the unit vector of the row that stands at i."""
+    """P of P @ L @ U: column i is the unit vector of the row at position i."""
     (item,) = items_of([rows])
     order = node.emit("row_order", pivots, rows=item)
     place = node.unsqueeze(node.iota(rows), 1)
@@ -176,18 +178,20 @@ def _by_lu(node: Context, packed: Value, pivots: Value, b: Value, *, adjoint: bo
     """P @ L @ U @ x = b, or (P @ L @ U)' @ x = b."""
     order = _permutation(node, pivots, node.shape(packed)[-2], packed)
     if adjoint:
-        across = turned(node, packed)
-        first = solved(node, across, b, lower=True)
-        return matmul(node, order, solved(node, across, first, lower=False, unit=True))
-    first = solved(node, packed, matmul(node, turned(node, order), b), lower=True, unit=True)
-    return solved(node, packed, first, lower=False)
+        across = transposed(node, packed)
+        first = triangular_solve(node, across, b, lower=True)
+        return matmul(node, order, triangular_solve(node, across, first, lower=False, unit=True))
+    first = triangular_solve(
+        node, packed, matmul(node, transposed(node, order), b), lower=True, unit=True
+    )
+    return triangular_solve(node, packed, first, lower=False)
 
 
 def _sided(node: Context, packed: Value, pivots: Value, b: Value, *, adjoint: bool) -> Value:
     if node.get("left", True):
         return _by_lu(node, packed, pivots, b, adjoint=adjoint)
-    made = _by_lu(node, packed, pivots, turned(node, b), adjoint=not adjoint)
-    return turned(node, made)
+    made = _by_lu(node, packed, pivots, transposed(node, b), adjoint=not adjoint)
+    return transposed(node, made)
 
 
 def _lu_solve(node: Context) -> Value:
@@ -199,7 +203,7 @@ def _solve(node: Context) -> tuple[Value, Value, Value, Value]:
     a, b = node["A"], node["B"]
     packed, pivots, info = _lu(node, a)
     if node.get("check_errors", False):
-        _holds(node, info, "solve: a matrix is singular")
+        _check_info(node, info, "solve: a matrix is singular")
     rank = node.rank("B")
     is_vector = rank == 1 or (node.rank("A") - 1 == rank and node.dims("B") == node.dims("A")[:-1])
     if is_vector:
@@ -211,13 +215,13 @@ def _solve(node: Context) -> tuple[Value, Value, Value, Value]:
 def _inverse(node: Context) -> tuple[Value, Value]:
     packed, pivots, info = _lu(node, node["A"])
     if node.get("check_errors", False):
-        _holds(node, info, "inv: a matrix is singular")
+        _check_info(node, info, "inv: a matrix is singular")
     made = _by_lu(node, packed, pivots, _identity(node, node["A"]), adjoint=False)
     return made, info
 
 
 def _sign(node: Context, pivots: Value, like: Value) -> Value:
-    """1 or -1: by the number of exchanges."""
+    """The sign of the permutation, 1 or -1."""
     (count,) = node.shape(pivots)[-1:]
     stays = node.emit("equal", node.cast(pivots, I64), node.emit("add", node.iota(count), 1))
     one = node.like(like, 1)
@@ -246,7 +250,9 @@ def _slogdet(node: Context) -> tuple[Value, Value, Value, Value]:
 
 
 def _check_errors(node: Context) -> tuple[()]:
-    _holds(node, node["info"], f"{node.get('api_name', 'linalg')}: no factors of a matrix exist")
+    _check_info(
+        node, node["info"], f"{node.get('api_name', 'linalg')}: no factors of a matrix exist"
+    )
     return ()
 
 
@@ -257,25 +263,28 @@ def _triangular(node: Context) -> Value:
     a, b = node["self"], node["B"]
     upper, unit = bool(node.args["upper"]), bool(node.get("unitriangular", False))
     if node.get("left", True):
-        return solved(node, a, b, lower=not upper, unit=unit)
-    return turned(node, solved(node, turned(node, a), turned(node, b), lower=upper, unit=unit))
+        return triangular_solve(node, a, b, lower=not upper, unit=unit)
+    return transposed(
+        node,
+        triangular_solve(node, transposed(node, a), transposed(node, b), lower=upper, unit=unit),
+    )
 
 
 def _triangular_solve(node: Context) -> tuple[Value, Value]:
     a, b = node["A"], node["self"]
     upper, unit = bool(node.get("upper", True)), bool(node.get("unitriangular", False))
     across = bool(node.get("transpose", False))
-    lead = _lead(node, a, b)
-    copy = _wide(node, a, lead)
-    left = turned(node, a) if across else a
-    return solved(node, left, b, lower=upper == across, unit=unit), copy
+    lead = _batch_dims(node, a, b)
+    copy = _expanded(node, a, lead)
+    left = transposed(node, a) if across else a
+    return triangular_solve(node, left, b, lower=upper == across, unit=unit), copy
 
 
 # ------------------------------------------------------------------------------------ QR
 
 
 def _columns(node: Context, packed: Value, count: Expr) -> Value:
-    """As many columns of reflections, zeros behind those there are."""
+    """A given number of columns of reflections, padded with zeros."""
     *lead, m, n = node.shape(packed)
     axis = len(lead) + 1
     if _is_less(count, n):
@@ -300,10 +309,10 @@ def _qr(node: Context) -> tuple[Value, Value]:
 
 
 def _ormqr(node: Context) -> Value:
-    """A product of reflections, or its transpose, times a matrix, from one side or the other."""
+    """A product of reflections, or its transpose, times a matrix from either side."""
     packed, tau, other = node["self"], node["input2"], node["input3"]
     q = node.emit("householder_product", _columns(node, packed, node.dims()[-2]), tau)
-    q = turned(node, q) if node.get("transpose", False) else q
+    q = transposed(node, q) if node.get("transpose", False) else q
     return matmul(node, q, other) if node.get("left", True) else matmul(node, other, q)
 
 
@@ -312,7 +321,7 @@ def _ormqr(node: Context) -> Value:
 
 def _eigh(node: Context) -> tuple[Value, Value]:
     x = node["A"]
-    given = turned(node, x) if str(node.get("UPLO", "L")).upper() == "U" else x
+    given = transposed(node, x) if str(node.get("UPLO", "L")).upper() == "U" else x
     values, vectors = node.emit_many("eigh", given, outputs=2)
     if not node.get("compute_v", True):
         vectors = node.full(0, x.tensor.dtype, node.dims_of(node.results[1]))
@@ -320,9 +329,10 @@ def _eigh(node: Context) -> tuple[Value, Value]:
 
 
 def _complete(node: Context, u: Value, columns: Expr) -> Value:
-    """Orthonormal columns, some of which may be zero, and more of them that fit.
+    """Complete orthonormal columns, some of which may be zero, to a given number.
 
-    Reflections of orthonormal columns give them back, but for signs: those of r's diagonal.
+    Householder reflections of orthonormal columns reproduce them up to signs, those of R's
+    diagonal.
     """
     packed, tau = node.emit_many("householder", u, outputs=2)
     q = node.emit("householder_product", _columns(node, packed, columns), tau)
@@ -336,16 +346,16 @@ def _complete(node: Context, u: Value, columns: Expr) -> Value:
     return node.emit("mul", q, node.unsqueeze(signs, len(lead)))
 
 
-def singular(node: Context, x: Value, *, full: bool = False) -> tuple[Value, Value, Value]:
+def svd(node: Context, x: Value, *, full: bool = False) -> tuple[Value, Value, Value]:
     """u, s, v' of x."""
     m, n = node.shape(x)[-2:]
     across = _is_less(m, n)
-    u, s, v = node.emit_many("svd", turned(node, x) if across else x, outputs=3)
+    u, s, v = node.emit_many("svd", transposed(node, x) if across else x, outputs=3)
     long, short = (n, m) if across else (m, n)
     u = _complete(node, u, long if full else short)
     if across:
-        return v, s, turned(node, u)
-    return u, s, turned(node, v)
+        return v, s, transposed(node, u)
+    return u, s, transposed(node, v)
 
 
 def _svd(node: Context) -> tuple[Value, Value, Value]:
@@ -353,24 +363,24 @@ def _svd(node: Context) -> tuple[Value, Value, Value]:
     if not node.get("compute_uv", True):
         nothing = [node.full(0, node.to, node.dims_of(node.results[at])) for at in (0, 2)]
         m, n = node.shape(x)[-2:]
-        given = turned(node, x) if _is_less(m, n) else x
+        given = transposed(node, x) if _is_less(m, n) else x
         return nothing[0], node.emit_many("svd", given, outputs=3)[1], nothing[1]
-    return singular(node, x, full=bool(node.get("full_matrices", False)))
+    return svd(node, x, full=bool(node.get("full_matrices", False)))
 
 
 def _pseudo_inverse(node: Context) -> Value:
-    """v @ diag(1 / s) @ u', singular values below a tolerance left out."""
+    """v @ diag(1 / s) @ u', without singular values below a tolerance."""
     x = node["self"]
     m, n = node.shape(x)[-2:]
     of = x.tensor.dtype
-    if node.get("hermitian", False):  # u @ diag(values) @ u', of which the signs go with u
+    if node.get("hermitian", False):  # u @ diag(values) @ u', with the signs in u
         values, vectors = node.emit_many("eigh", x, outputs=2)
         s = node.emit("abs", values)
         signs = node.emit("sign", values)
         u = node.emit("mul", vectors, node.unsqueeze(signs, len(node.shape(signs)) - 1))
-        v = turned(node, vectors)
+        v = transposed(node, vectors)
     else:
-        u, s, v = singular(node, x)
+        u, s, v = svd(node, x)
     rank = len(node.shape(s))
     if not (isinstance(m, Const) and isinstance(n, Const)):
         raise Skip("the pseudo-inverse of a matrix of dynamic sides")
@@ -380,7 +390,7 @@ def _pseudo_inverse(node: Context) -> Value:
     first = node.emit("reduce_max", s, axes=(rank - 1,), keepdims=True)
     absolute = node.get("atol")
     relative = node.get("rcond", node.get("rtol"))
-    if relative is None and absolute is not None:  # none given: 0 where an absolute one is
+    if relative is None and absolute is not None:  # the default: 0 if an absolute one is given
         bound = node.value(absolute, of)
         given = node.emit("greater", bound, 0.0)
         relative = node.emit("where", given, node.like(s, 0), node.like(s, usual))
@@ -390,12 +400,12 @@ def _pseudo_inverse(node: Context) -> Value:
         limit = node.emit("maximum", limit, _on_axis(node, node.value(absolute, of)))
     inverse = node.emit("where", node.emit("greater", s, limit),
                         node.emit("reciprocal", s), node.like(s, 0))  # fmt: skip
-    scaled = node.emit("mul", turned(node, v), node.unsqueeze(inverse, rank - 1))
-    return matmul(node, scaled, turned(node, u))
+    scaled = node.emit("mul", transposed(node, v), node.unsqueeze(inverse, rank - 1))
+    return matmul(node, scaled, transposed(node, u))
 
 
 def _on_axis(node: Context, x: Value) -> Value:
-    """A number for each matrix of a stack, beside the values of each."""
+    """A number per matrix of a batch, broadcast against a vector per matrix."""
     rank = len(node.shape(x))
     return node.unsqueeze(x, rank) if rank else x
 
@@ -404,7 +414,7 @@ def _on_axis(node: Context, x: Value) -> Value:
 
 
 def _exponential(node: Context) -> Value:
-    """Halved until its norm is at most 1/2, by Taylor's series, then squared as often."""
+    """Scaling and squaring: halve x until its norm is at most 1/2, Taylor series, square."""
     x = node.cast(node["self"], F64)
     rank = len(node.shape(x))
     if sym.ZERO in node.shape(x):
@@ -423,7 +433,7 @@ def _exponential(node: Context) -> Value:
 
 
 def _squared(node: Context, x: Value, count: Value, most: Value) -> Value:
-    """Each matrix of a stack squared as often as its count says."""
+    """Square each matrix of a batch as often as its count says."""
 
     def step(inner: Context, i: Value, states: Values, fixed: Values) -> Values:
         twice = matmul(inner, states[0], states[0])

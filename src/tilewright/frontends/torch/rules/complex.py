@@ -1,8 +1,8 @@
-"""Complex numbers: pairs of real tensors, from their entry into a graph to their exit.
+"""Complex numbers as pairs of real tensors.
 
-A complex input or result of a graph is a real tensor with a last axis of two, as PyTorch itself
-lays it out in memory. In between a complex value is a `Pair`. What is linear, or only moves
-elements, is the rule for real tensors on each part; the rest has a formula here.
+A complex input or result of a graph is a real tensor with a last axis of two, PyTorch's own memory
+layout. In between a complex value is a `Pair`. Linear operators and data movement apply the rule
+for real tensors to each part; other operators have formulas here.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PairRule = Callable[[Context], Any]
 
 
 def is_complex(fake: Any) -> bool:
-    """Whether PyTorch has a complex tensor, or several of which one is."""
+    """Whether PyTorch has a complex tensor, or several of which one is complex."""
     return any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves(fake))
 
 
 def parted(builder: Builder, x: Value) -> Pair:
-    """The parts of a tensor with a last axis of two."""
+    """Split a tensor with a last axis of two into its parts."""
     shape = x.tensor.shape
     assert shape is not None
     axis = len(shape) - 1
@@ -55,7 +55,7 @@ def parted(builder: Builder, x: Value) -> Pair:
 
 
 def joined(builder: Builder, pair: Pair) -> Value:
-    """A tensor with a last axis of two."""
+    """The pair as a tensor with a last axis of two."""
     shape = pair.re.tensor.shape
     assert shape is not None
     parts = [builder.add("reshape", x, shape=items_of((*shape, 1))) for x in (pair.re, pair.im)]
@@ -83,7 +83,7 @@ def pair_of(node: Context, x: Any, of: DType) -> Pair:
 
 
 def by_parts(rule: Rule) -> PairRule:
-    """The rule for real tensors, on each part: for what is linear."""
+    """Apply the rule for real tensors to each part: for linear operators."""
 
     def both(node: Context) -> Any:
         made = [rule(_part(node, at)) for at in (0, 1)]
@@ -95,7 +95,7 @@ def by_parts(rule: Rule) -> PairRule:
 
 
 def _part(node: Context, at: int) -> Context:
-    """A node as one of the parts of its result sees it."""
+    """A node restricted to one of the parts."""
     of = _real(node)
 
     def part(x: Any) -> Any:
@@ -106,7 +106,7 @@ def _part(node: Context, at: int) -> Context:
         return x
 
     def own(name: str, x: Any) -> Any:
-        """Real operands have no imaginary part; indices and masks are for both parts."""
+        """Real operands have no imaginary part; indices and masks apply to both parts."""
         if at and name in _ADDENDS and isinstance(x, (Value, int, float)):
             return node.full(0, of, node.shape(x)) if isinstance(x, Value) else 0
         return part(x)
@@ -130,7 +130,7 @@ def _two(node: Context) -> tuple[Pair, Pair]:
 
 
 def product(node: Context, a: Pair, b: Pair, op: Callable[[Value, Value], Value]) -> Pair:
-    """(a + bi) (c + di) = (ac - bd) + (ad + bc) i, of any product."""
+    """(a + bi) (c + di) = (ac - bd) + (ad + bc) i, for any bilinear operation."""
     re = node.emit("sub", op(a.re, b.re), op(a.im, b.im))
     im = node.emit("add", op(a.re, b.im), op(a.im, b.re))
     return Pair(re, im)
@@ -147,8 +147,8 @@ def _div(node: Context) -> Pair:
 
 
 def _over(node: Context, a: Pair, b: Pair) -> Pair:
-    """a times the conjugate of c = b / s, over s, over the square of c: s is the larger part of b,
-    so that no square overflows or vanishes."""
+    """a * conj(c) / s / |c|**2 with c = b / s, where s is the larger part of b, so that no square
+    overflows or underflows."""
     large = node.emit("maximum", node.emit("abs", b.re), node.emit("abs", b.im))
     is_zero = node.emit("equal", large, 0.0)
     s = node.emit("where", is_zero, node.like(large, 1), large)
@@ -171,7 +171,7 @@ def _self(node: Context) -> Pair:
 
 
 def magnitude(node: Context, x: Pair) -> Value:
-    """In f64, where squares of f32 neither overflow nor vanish."""
+    """|x|, computed in f64, where squares of f32 neither overflow nor underflow."""
     of = x.re.tensor.dtype
     wide = Pair(node.cast(x.re, F64), node.cast(x.im, F64))
     return node.cast(node.emit("sqrt", _square(node, wide)), of)
@@ -208,8 +208,8 @@ def _log_of_base(base: float) -> PairRule:
 
 
 def _root(node: Context) -> Pair:
-    """The square root on the right half of the plane: the larger of its parts by the sum of two
-    numbers that are not negative, the other by a quotient, so that neither loses digits."""
+    """The square root in the right half plane: its larger part by a sum of non-negative numbers,
+    the other by a quotient, so that neither suffers from cancellation."""
     x = _self(node)
     halves = (node.emit("mul", part, 0.5) for part in (magnitude(node, x), node.emit("abs", x.re)))
     large = node.emit("sqrt", node.emit("add", *halves))
@@ -220,7 +220,7 @@ def _root(node: Context) -> Pair:
     re = node.emit("where", is_left, node.emit("abs", small), large)
     turned = node.emit("where", is_below, node.emit("neg", large), large)
     im = node.emit("where", is_left, turned, small)
-    is_endless = _is_endless(node, x.im)  # a quotient of two infinities would be no number
+    is_endless = _is_endless(node, x.im)  # a quotient of two infinities would be NaN
     endless = node.like(re, float("inf"))
     return Pair(
         node.emit("where", is_endless, endless, re), node.emit("where", is_endless, x.im, im)
@@ -228,7 +228,7 @@ def _root(node: Context) -> Pair:
 
 
 def _is_negative(node: Context, part: Value) -> Value:
-    """Of -0.0, too."""
+    """Whether a number is negative, -0.0 included."""
     return node.emit("less", node.emit("atan2", part, node.like(part, -1)), 0.0)
 
 
@@ -237,7 +237,8 @@ def _is_endless(node: Context, part: Value) -> Value:
 
 
 def _wave(even: str, odd: str, first: str, second: str, *, sign: str = "") -> PairRule:
-    """f(a + bi) = even(a) first(b) + odd(a) second(b) i, the imaginary part negated if so said."""
+    """f(a + bi) = even(a) first(b) + odd(a) second(b) i, with the imaginary part optionally
+    negated."""
 
     def rule(node: Context) -> Pair:
         x = _self(node)
@@ -249,7 +250,7 @@ def _wave(even: str, odd: str, first: str, second: str, *, sign: str = "") -> Pa
 
 
 def _tanh(node: Context) -> Pair:
-    """By the tangents t of a and u of b: (t (1 + u^2) + u (1 - t^2) i) / (1 + t^2 u^2)."""
+    """(t (1 + u^2) + u (1 - t^2) i) / (1 + t^2 u^2), with t = tanh(a) and u = tan(b)."""
     x = _self(node)
     t, u = node.emit("tanh", x.re), node.emit("tan", x.im)
     t2, u2 = node.emit("mul", t, t), node.emit("mul", u, u)
@@ -260,7 +261,7 @@ def _tanh(node: Context) -> Pair:
 
 
 def _norm(node: Context) -> Any:
-    """That of the magnitudes."""
+    """The norm of the magnitudes."""
     return norm(replace(node, args={**node.args, "self": magnitude(node, _self(node))}))
 
 
@@ -276,11 +277,11 @@ def _reciprocal(node: Context) -> Pair:
     return _over(node, pair_of(node, 1.0, _real(node)), _self(node))
 
 
-LONGEST = 8  # multiplications by which a power is taken
+LONGEST = 8  # multiplications for an integer power
 
 
 def _power(node: Context) -> Pair:
-    """To a real power: by multiplications, or by the size and the angle."""
+    """To a real power: by multiplications, or by magnitude and angle."""
     exponent = node.get("exponent")
     if not isinstance(exponent, (int, float)):
         raise Skip(f"complex numbers to the power {exponent}")
@@ -312,7 +313,7 @@ def _equal(op: str, joint: str) -> PairRule:
 
 
 def _wider(node: Context) -> DType:
-    """The type of the parts of the operands."""
+    """The promoted type of the parts of the operands."""
     found = [x.re.tensor.dtype for x in node.args.values() if isinstance(x, Pair)]
     return max(found, key=lambda of: of.bits)
 
@@ -349,7 +350,7 @@ def _matmul(first: str, second: str) -> PairRule:
 
 
 def _plus(first: str, second: str) -> PairRule:
-    """A product of two matrices times one number, and an addend times another."""
+    """alpha times a product of two matrices, plus beta times an addend."""
     multiplied = _matmul(first, second)
 
     def rule(node: Context) -> Pair:
@@ -389,7 +390,7 @@ def _polar_form(node: Context) -> Pair:
 
 
 def _filled(by: complex | str) -> PairRule:
-    """A tensor of one number, or of the one that an argument of this name gives."""
+    """A tensor filled with one number, or with that of an argument."""
 
     def rule(node: Context) -> Pair:
         number, of = complex(node.get(by, 0) if isinstance(by, str) else by), _real(node)
@@ -404,17 +405,17 @@ def _filled(by: complex | str) -> PairRule:
 def _transformed(
     node: Context, x: Value, axis: int, *, inverse: bool, onesided: bool = False, length: Any = None
 ) -> Value:
-    """One transform along an axis of a tensor whose last axis is the parts."""
+    """A Fourier transform along one axis of a tensor whose last axis holds the parts."""
     given: dict[str, Any] = {} if length is None else {"length": items_of([length])[0]}
     count = node.shape(x)[axis] if length is None else length
     made = node.emit("dft", x, None, None, axis=axis, inverse=inverse, onesided=onesided, **given)
-    if inverse:  # PyTorch leaves the division to the normalisation
+    if inverse:  # the division is part of the normalisation
         made = node.emit("mul", made, node.value(count, x.tensor.dtype))
     return made
 
 
 def _normalised(node: Context, x: Value, counts: Sequence[Any]) -> Value:
-    """By nothing, by the root of the number of elements, or by their number."""
+    """Divide by nothing, by the root of the number of elements, or by their number."""
     mode = int(node.args["normalization"])
     if mode == 0:
         return x
@@ -538,7 +539,7 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.new_empty_strided": _filled(0),
     "aten.fill.Scalar": _filled("value"),
     "aten.scalar_tensor": _filled("s"),
-    "aten._assert_tensor_metadata": lambda node: (),  # what PyTorch knows already
+    "aten._assert_tensor_metadata": lambda node: (),  # known at trace time
     "aten._fft_r2c": _real_to_complex,
     "aten._fft_c2c": _complex_to_complex,
     "aten._fft_c2r": _complex_to_real,
