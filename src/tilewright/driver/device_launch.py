@@ -36,6 +36,9 @@ class Gpu(Protocol):
     def graph(
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]]
     ) -> Any: ...
+    def changeable(
+        self, launches: Sequence[cuda_graphs.Kernel], waits: Sequence[Sequence[int]]
+    ) -> Any: ...
     def record(
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]], stream: int
     ) -> None: ...
@@ -116,6 +119,11 @@ class CudaGpu:
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]]
     ) -> Any:
         return cuda_graphs.Graph(cuda_graphs.branched(launches, waits))
+
+    def changeable(
+        self, launches: Sequence[cuda_graphs.Kernel], waits: Sequence[Sequence[int]]
+    ) -> Any:
+        return cuda_graphs.ChangeableGraph(launches, waits)
 
     def record(
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]], stream: int
@@ -273,7 +281,7 @@ class Started:
 
     @property
     def moved_bytes(self) -> int:
-        return sum(span.stop - span.start for span in self.spans)
+        return int(sum(span.stop - span.start for span in self.spans))
 
     def start(self, stream: int, is_early: bool = False) -> None:
         self.module.launch(
@@ -285,6 +293,13 @@ class Started:
             stream=stream,
             is_early=is_early,
             is_together=self.kernel.is_together,
+        )
+
+    def node(self) -> Any:
+        """The parameters of its node in a graph."""
+        kernel = self.kernel
+        return self.module.node(
+            kernel.name, self.grid, self.block, self.arguments, kernel.shared_bytes
         )
 
 

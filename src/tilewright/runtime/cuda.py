@@ -610,12 +610,7 @@ class Module:
         `is_together` a cooperative launch, with all blocks resident."""
         if 0 in grid or 0 in block:
             return
-        values = [
-            value if isinstance(value, TensorMap) else ctypes.c_uint64(value & (1 << 64) - 1)
-            for value in arguments
-        ]
-        places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
-        pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
+        pointers, _values = _packed(arguments)
         kernel = self.kernel(name, shared_bytes)
         if is_early or is_together:
             config = self._config(grid, block, shared_bytes, stream, is_early, is_together)
@@ -631,6 +626,24 @@ class Module:
             ctypes.addressof(pointers),
             0,
         )
+
+    def node(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        arguments: Sequence[int | TensorMap],
+        shared_bytes: int,
+    ) -> tuple[Any, Any]:
+        """The parameters of a graph's node, and what they point to."""
+        params = self.driver.api.CUDA_KERNEL_NODE_PARAMS()
+        params.func = self.kernel(name, shared_bytes)
+        params.gridDimX, params.gridDimY, params.gridDimZ = grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = block
+        params.sharedMemBytes = shared_bytes
+        pointers, values = _packed(arguments)
+        params.kernelParams = ctypes.addressof(pointers)
+        return params, (pointers, values)
 
     def _config(
         self,
@@ -657,6 +670,16 @@ class Module:
         config.sharedMemBytes, config.hStream = shared_bytes, stream
         config.attrs, config.numAttrs = attributes, len(attributes)
         return config
+
+
+def _packed(arguments: Sequence[int | TensorMap]) -> tuple[Any, Any]:
+    """Pointers to the arguments of a kernel, and the memory that they point to."""
+    values = [
+        value if isinstance(value, TensorMap) else ctypes.c_uint64(value & (1 << 64) - 1)
+        for value in arguments
+    ]
+    places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
+    return (ctypes.c_void_p * max(1, len(places)))(*places), values
 
 
 class Timer:
