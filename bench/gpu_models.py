@@ -45,7 +45,7 @@ MAX_OUTSIDE = 0.10  # of a model's time
 LATE, LEAST_GAIN = "without dependent launch", 0.99  # 1, and what a clock's jitter takes
 CHAINED = "with chains"
 BUCKETS = (24, 32, 48, 64)  # largest batches of each
-LEAST_SHARED = 5.0  # times faster than walking and capturing
+LEAST_SHARED = 3.0  # times faster than walking and capturing
 
 
 def device_ms(start: Callable[[], object]) -> float:

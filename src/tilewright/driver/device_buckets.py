@@ -29,6 +29,7 @@ from tilewright.sym.traced import Tape, Traced
 from tilewright.tensor.ir import Buffer
 
 MAX_BUCKETS = 32  # graphs, least recently used ones dropped
+MAX_MAPS = 1024  # tensor maps of a bucket, likewise
 MAX_SEEN = 256  # calls that are remembered, to tell those that recur
 OFTEN = 4  # so often a call recurs before it gets a graph of its own
 BASE_SHIFT = 50  # of addresses that stand for memory: far apart
@@ -158,7 +159,7 @@ class Bucket:
         self.launches = [replace(walk.launches[at], spans=()) for at in order]
         self.numbers = tape.compiled([_row(launch) for launch in self.launches])
         self.now: list[tuple[int, ...]] = []  # the numbers of the graph
-        self.maps: dict[tuple[Any, ...], Any] = {}  # the tensor maps of its launches
+        self.maps: OrderedDict[tuple[Any, ...], Any] = OrderedDict()  # tensor maps of late calls
         self.graph: Any = None
 
     def run(
@@ -192,14 +193,16 @@ class Bucket:
         launch, left = self.launches[at], iter(row)
         grid, block = ((next(left), next(left), next(left)) for _ in range(2))
         arguments = []
-        for which, each in enumerate(launch.arguments):
+        for each in launch.arguments:
             if isinstance(each, _Map):
-                described = next(left), tuple(next(left) for _ in each.shape)
-                key, known = (at, which), self.maps.get((at, which))
-                if known is None or known[0] != described:
-                    made = self.gpu.tensor_map(*described, each.dtype, each.box, each.corners)
-                    known = self.maps[key] = described, made
-                arguments.append(known[1])
+                place, shape = next(left), tuple(next(left) for _ in each.shape)
+                key = (place, shape, each.dtype, each.box, each.corners)
+                if key not in self.maps:
+                    self.maps[key] = self.gpu.tensor_map(*key)
+                    if len(self.maps) > MAX_MAPS:
+                        self.maps.popitem(last=False)
+                self.maps.move_to_end(key)
+                arguments.append(self.maps[key])
             else:
                 arguments.append(next(left))
         how = launch.starts_early

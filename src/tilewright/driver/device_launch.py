@@ -295,12 +295,14 @@ class Started:
             is_together=self.kernel.is_together,
         )
 
-    def node(self) -> Any:
+    def node(self) -> cuda.NodeParams:
         """The parameters of its node in a graph."""
-        kernel = self.kernel
-        return self.module.node(
-            kernel.name, self.grid, self.block, self.arguments, kernel.shared_bytes
-        )
+        shared = self.kernel.shared_bytes
+        function = self.module.kernel(self.kernel.name, shared)
+        return cuda.NodeParams(function, len(self.arguments), shared)
+
+    def write(self, params: cuda.NodeParams) -> None:
+        params.write(self.grid, self.block, self.arguments)
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tilewright.runtime.cuda import NO_TIMING, Driver, Stream
+from tilewright.runtime.cuda import NO_TIMING, Driver, NodeParams, Stream
 
 BRANCHES = 8  # parallel branches, at most
 _IN_GRAPH = 1  # CU_EVENT_RECORD_EXTERNAL: recorded on each execution of the graph
@@ -55,6 +55,7 @@ class ChangeableGraph(Graph):
 
     def __init__(self, launches: Sequence[Kernel], waits: Sequence[Sequence[int]]) -> None:
         self._nodes: list[Any] = []
+        self._params: dict[int, NodeParams] = {}  # of those that have changed
         super().__init__(branched(launches, waits, self._nodes))
 
     def _captured(self, graph: Any) -> None:
@@ -62,9 +63,11 @@ class ChangeableGraph(Graph):
 
     def change(self, at: int, launch: Kernel) -> None:
         """Replace the kernel's launch of this number by another of the same kernel."""
-        params, _kept = launch.node()
-        node = self._nodes[at]
-        self.driver.call("cuGraphExecKernelNodeSetParams", self._executable, node, params)
+        if at not in self._params:
+            self._params[at] = launch.node()
+        params, node = self._params[at], self._nodes[at]
+        launch.write(params)
+        self.driver.call("cuGraphExecKernelNodeSetParams", self._executable, node, params.params)
 
     def __del__(self) -> None:
         super().__del__()
@@ -89,9 +92,11 @@ class Startable(Protocol):
 class Kernel(Startable, Protocol):
     """A launch of a kernel."""
 
-    def node(self) -> tuple[Any, Any]:
-        """The parameters of a graph's node, and what they point to."""
+    def node(self) -> NodeParams:
+        """The parameters of a graph's node."""
         ...
+
+    def write(self, params: NodeParams) -> None: ...
 
 
 def branched(
