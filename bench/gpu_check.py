@@ -46,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "targets"))
 import test_ampere as ampere
 import test_clusters as clusters
 import test_cuda_models as cuda_models
+import test_proxies as proxies
 import test_roles as roles
 
 PRECISIONS = ("f32", "f16")
@@ -63,7 +64,7 @@ MORE_PRECISIONS = {
     "tf32": ("resnet18", "smallbert"),
 }
 QUANTIZED = "dqn"  # quantizing a large model takes minutes
-FAULTS, LEAST_FAULTS = "faults", 100
+FAULTS, LEAST_FAULTS, LEAST_FENCES = "faults", 100, 40
 SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
 SANITIZED = (("resnet18", "f16"), FUSED[:2], ("lstm_lm_step", "f32"))
 SHARED_BYTES = 160 * 1024  # of a block: the tools need some of what there is
@@ -145,7 +146,7 @@ def quantized(name: str, folder: Path) -> float:
 
 def planted() -> list[report.Figure]:
     """Faults that are planted in programs for Hopper, for clusters of blocks and for sm_80, and
-    those that are found."""
+    those that are found; the same of fences between threads and asynchronous instructions."""
     count = found = 0
     for suite, arguments_of in ((roles, roles.operands), (ampere, ampere.arguments)):
         for make, shape, seed in product(suite.FAULTS.values(), suite.SHAPES, range(3)):
@@ -162,9 +163,15 @@ def planted() -> list[report.Figure]:
             tw.interpret(parse(make(clusters.program(form))), *given, out)
         except ExecutionError as error:
             found += error.code in clusters.FOUND
+    fences = [
+        proxies.interpreted_with(fault, seed) in proxies.FOUND
+        for fault, seed in product(proxies.FAULTS, proxies.SEEDS)
+    ]
     return [
         report.at_least("planted faults of synchronization", count, "", LEAST_FAULTS),
         report.at_least("planted faults that are found", found, "", count),
+        report.at_least("planted faults of fences", len(fences), "", LEAST_FENCES),
+        report.at_least("planted faults of fences that are found", sum(fences), "", len(fences)),
     ]
 
 

@@ -1,12 +1,15 @@
 """Whole models on an NVIDIA GPU against torch under CUDA graphs.
 
     python bench/gpu_models.py [--json FILE] [--only NAME ...] [--precision f16] [--batch 32]
-                               [--compile [MODE]] [--profile] [--folder FOLDER]
+                               [--compile [MODE]] [--profile] [--sizes] [--folder FOLDER]
 
 Each model is compared with torch on the CPU first. Times are of the device: 20 launches of a
 captured graph between two events, ours and torch's in turns, the medians. With --compile the better
 of torch and torch.compile counts, both under CUDA graphs. Time outside kernels is what the driver's
 own trace of a launch leaves between them.
+
+With --sizes: time of the host per call of models with an open batch, as sizes and addresses repeat
+or are new, with graphs that calls of a bucket share and without.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import report
 import torch
 
 import tilewright as tw
+from tilewright.driver import device_buckets
 from tilewright.driver.device_launch import in_order
 from tilewright.runtime import cuda, cuda_graphs
 
@@ -40,6 +44,8 @@ NAMES = {"f32": gpu_zoo.NAMES, "f16": HALVES}
 MAX_OUTSIDE = 0.10  # of a model's time
 LATE, LEAST_GAIN = "without dependent launch", 0.99  # 1, and what a clock's jitter takes
 CHAINED = "with chains"
+BUCKETS = (24, 32, 48, 64)  # largest batches of each
+LEAST_SHARED = 3.0  # times faster than walking and capturing
 
 
 def device_ms(start: Callable[[], object]) -> float:
@@ -206,6 +212,74 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     return shown
 
 
+def host_us(run: Callable[[], object]) -> float:
+    """Microseconds of the host in a call, on an idle GPU."""
+    cuda.synchronize()
+    begun = time.perf_counter()
+    run()
+    return 1e6 * (time.perf_counter() - begun)
+
+
+def figures_of_sizes(name: str, options: argparse.Namespace) -> list[report.Figure]:
+    """Calls with batches of several buckets; first one call of each, so that kernels are loaded."""
+    made = gpu_zoo.case(name, options.folder, 2, is_open=True)
+    module: Any = tw.compile(made.path, target="cuda", precision=options.precision)
+    on_gpu, error = made.module.cuda(), 0.0
+    inputs = {
+        batch: [x[:1].repeat_interleave(batch, 0).cuda().contiguous() for x in made.inputs.values()]
+        for batch in range(BUCKETS[0] - 7, BUCKETS[-1] + 1)
+    }
+    batches: dict[int, list[int]] = {largest: [] for largest in BUCKETS}
+    for batch in inputs:
+        batches[device_buckets.rounded(batch)].append(batch)
+    outputs = {batch: module(*given) for batch, given in inputs.items()}  # by walks
+    times: dict[str, list[float]] = {}
+
+    def call(what: str, batch: int, out: Any = None) -> Any:
+        found: list[Any] = []
+        took = host_us(lambda: found.append(module(*inputs[batch], out=out)))
+        times.setdefault(what, []).append(took)
+        return found[0]
+
+    for shared in (True, False):
+        module._records.clear()
+        module._buckets = device_buckets.Buckets() if shared else Walking()
+        how = "" if shared else ", each walked"
+        for some in batches.values():
+            call(f"first batch of a bucket{how}", some[0])
+            call(f"second batch of a bucket{how}", some[1], outputs[some[1]])
+            for batch in some[2:]:
+                call(f"new batches of a bucket{how}", batch, outputs[batch])
+            for _ in range(3):  # the first of them has a graph of its own, or is captured
+                call(f"the same batch elsewhere{how}", some[0], module(*inputs[some[0]]))
+        for batch in (BUCKETS[0], BUCKETS[-1]) * 8:
+            call(f"two batches in turns{how}", batch, outputs[batch])
+        times[f"two batches in turns{how}"] = times[f"two batches in turns{how}"][-4:]
+        with torch.no_grad():
+            for batch in (17, 23, 24, 40, 63):
+                got = torch.from_dlpack(call(f"checked{how}", batch)[0]).float()
+                want = on_gpu(*inputs[batch])
+                error = max(error, float((got - want).abs().max() / want.abs().max()))
+    times = {what: each for what, each in times.items() if not what.startswith("checked")}
+    found = [
+        report.Figure(f"{name}, {what}: host", statistics.median(each), "us")
+        for what, each in times.items()
+    ]
+    new = "new batches of a bucket"
+    gain = statistics.median(times[f"{new}, each walked"]) / statistics.median(times[new])
+    found.append(report.at_least(f"{name}, {new}: of walking", gain, "x", LEAST_SHARED))
+    limit = report.MODEL_TOLERANCE[options.precision]
+    found.append(report.at_most(f"{name}, all batches: error", error, "", limit))
+    return found
+
+
+class Walking:
+    """No graphs that calls share."""
+
+    def run(self, *_: Any) -> bool:
+        return False
+
+
 def timeline(name: str, kernels: list[Ran]) -> list[report.Figure]:
     """Every kernel of a launch: when it began, and how long it took."""
     first = kernels[0].begun
@@ -224,7 +298,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     figures: list[report.Figure] = []
     for name in options.only or NAMES[options.precision]:
         try:
-            found = figures_of(name, options)
+            found = (figures_of_sizes if options.sizes else figures_of)(name, options)
             for each in found:  # what is known is shown, whatever comes after
                 print(f"  {each.name}: {each.value:.4g} {each.unit}", flush=True)
             figures += found
@@ -241,6 +315,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile", nargs="?", const="default", help="also against torch.compile, in a mode of its"
     )
+    parser.add_argument("--sizes", action="store_true", help="the host's time for new sizes")
     parser.add_argument("--profile", action="store_true", help="show every kernel of a launch")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "models")
 

@@ -5,7 +5,8 @@
  * FAKE_CUDA_LOG names the file that calls are told to. FAKE_CUDA_LIMIT, in bytes, is all the memory
  * there is; FAKE_CUDA_VERSION the driver's; FAKE_CUDA_FAULT a kernel whose launch fails;
  * FAKE_CUDA_ORDINAL the GPU that all of it is on; with FAKE_CUDA_CAPTURES streams of callers are
- * being captured. What is given back is told by its kind, and events and waits by their stream.
+ * being captured; with FAKE_CUDA_REFUSES graphs cannot be changed. What is given back is told by
+ * its kind, and events and waits by their stream.
  */
 #include <stdarg.h>
 #include <stdint.h>
@@ -264,7 +265,10 @@ int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **gr
   (void)id;
   *status = 1;
   *graph = captured[depth - 1];
-  if (waits) *waits = NULL, *edges = NULL, *n_waits = 0;
+  static void *last;
+  last =
+      captured[depth - 1]->count ? &captured[depth - 1]->ops[captured[depth - 1]->count - 1] : NULL;
+  if (waits) *waits = &last, *edges = NULL, *n_waits = last != NULL;
   return stream && depth ? 0 : 1;
 }
 int cuStreamUpdateCaptureDependencies_v2(void *stream, void **nodes, const void *edges,
@@ -303,6 +307,21 @@ int cuGraphAddNode_v2(void **node, void *graph, void **waits, const void *edges,
   (void)waits, (void)edges, (void)count;
   return graph == captured[depth - 1] && params->type == 13 && params->size == 1 &&
                  params->context && !params->last
+             ? 0
+             : 1;
+}
+struct kernel_params {
+  const char *function;
+  unsigned grid[3], block[3], shared;
+  void **params, **extra, *kernel, *context;
+};
+int cuGraphExecKernelNodeSetParams_v2(struct graph *graph, struct op *node,
+                                      const struct kernel_params *params) {
+  if (getenv("FAKE_CUDA_REFUSES")) return 1;
+  int is_inside = node >= graph->ops && node < graph->ops + graph->count;
+  tell("change %s %d\n", params->function, is_ours(*(uint64_t *)params->params[0]));
+  return is_inside && node->kind == KERNEL && node->name == params->function && params->grid[0] &&
+                 params->block[0] && !params->extra && !params->kernel && !params->context
              ? 0
              : 1;
 }

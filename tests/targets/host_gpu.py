@@ -130,6 +130,21 @@ class Graph:
             left.remove(ready[-1])
 
 
+class ChangeableGraph(Graph):
+    """Counts its changes."""
+
+    made, changed = 0, 0
+
+    def __init__(self, launches, waits):
+        super().__init__(list(launches), waits)
+        ChangeableGraph.made += 1
+
+    def change(self, at, launch):
+        assert launch.kernel is self.launches[at].kernel
+        self.launches[at] = launch
+        ChangeableGraph.changed += 1
+
+
 CAPTURED = 77  # a stream that somebody else records
 
 
@@ -188,6 +203,9 @@ class HostGpu:
 
     def graph(self, launches, waits):
         return Graph(launches, waits)
+
+    def changeable(self, launches, waits):
+        return ChangeableGraph(launches, waits)
 
     def record(self, launches, waits, stream):
         Graph(launches, waits).launch(stream)

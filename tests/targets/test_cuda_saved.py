@@ -381,7 +381,10 @@ if streams:
         on = (library.net_on_stream, ctypes.c_void_p(stream)) if stream else (library.net,)
         told.append((on[0](args, 2, *on[1:]), library.tw_last_error().decode()))
 else:
-    told = [(library.net(args, 2), library.tw_last_error().decode()) for _ in range(calls)]
+    told = []
+    for _ in range(calls):
+        told.append((library.net(args, 2), library.tw_last_error().decode()))
+        y.data += int(os.environ.get("APART", 0))  # the next output lies elsewhere
 _ctypes.dlclose(library._handle)
 print(json.dumps(told))
 """
@@ -435,6 +438,34 @@ def test_a_library_that_is_unloaded_gives_all_memory_back(saved, driver, tmp_pat
     assert log.count("free 1") == 3  # weights, arena, and room for the input: the output is not its
     assert log.count("unload 1") == log.count("module 1") > 0
     assert log[-1] == "release 0"
+
+
+def test_addresses_that_change_are_told_to_the_kernels_that_use_them(saved, driver, tmp_path):
+    """The graph stays: of its kernels only the last has the output."""
+    told, log = called(saved, driver, tmp_path, calls=4, APART="512")
+    assert [code for code, _ in told] == [0] * 4
+    assert log.count("graph") == 4
+    launches = [line.split()[1] for line in log if line.startswith("launch")]
+    changes = [line.split()[1:] for line in log if line.startswith("change")]
+    assert len(launches) == len(set(launches))  # captured once
+    assert changes == [[launches[-1], "1"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "codes", "captures"),
+    [
+        ({"FAKE_CUDA_VERSION": "12000"}, [0, 0, 0, 0], 4),  # its graphs do not tell their nodes
+        ({"FAKE_CUDA_REFUSES": "cuGraphExecKernelNodeSetParams"}, [0, 16, 0, 16], 2),
+    ],
+)
+def test_graphs_that_cannot_be_changed_are_captured_again(
+    saved, driver, tmp_path, environment, codes, captures
+):
+    told, log = called(saved, driver, tmp_path, calls=4, APART="512", **environment)
+    assert [code for code, _ in told] == codes
+    launches = [line.split()[1] for line in log if line.startswith("launch")]
+    assert len(launches) == captures * len(set(launches))
+    assert log.count("graph") == codes.count(0)
 
 
 def test_calls_on_streams_return_at_once_and_wait_for_each_other(saved, driver, tmp_path):

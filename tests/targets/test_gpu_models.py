@@ -349,6 +349,21 @@ def test_a_saved_model_answers(tmp_path):
         np.testing.assert_allclose(np.asarray(y), reference("conv", [x])[0], rtol=2e-4, atol=2e-5)
 
 
+def test_a_saved_model_takes_arrays_of_the_gpu_wherever_they_are(tmp_path):
+    """Among others by bulk copies, whose tensor maps have addresses."""
+    text = "graph @main(%x: f16[128, 256], %w: f16[256, 128]) { %y = matmul(%x, %w) return %y }"
+    loaded = tw.load(tw.compile(graph.parse(text), target="cuda").save(tmp_path / "model.so"))
+    w = random(256, 128).astype(np.float16)
+    kept = []
+    for at in range(5):
+        x = (random(128, 256) + at).astype(np.float16)
+        kept += [cuda.to_device(x), cuda.to_device(w)]
+        kept.append(loaded(*kept[-2:])[0])
+        got = kept[-1].numpy() if kept[-1].device.kind == "cpu" else cuda.to_host(kept[-1])
+        want = x.astype(np.float32) @ w.astype(np.float32)
+        np.testing.assert_allclose(got.astype(np.float32), want, rtol=1e-2, atol=0.2)
+
+
 @pytest.mark.parametrize(("name", "args"), DECIDED)
 def test_saved_control_flow(name, args, tmp_path):
     want = tw.compile(graph.parse(CONTROL[name]), target="cpu")(*args)

@@ -6,7 +6,8 @@
     tma.window(tile, image, pixels, ..)  the same for one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zero rows that no copy fills, by all threads
     tile.low(tile, rows)                 declares that a left operand has so few rows; no code
-    mbarrier.init / wait / expect / arrive
+    mbarrier.init / fence / wait / expect / arrive
+    fence.async()                        asynchronous instructions see what the thread wrote
     registers.give / take                setmaxnreg: move registers between warpgroups
     wgmma.clear / tile / round           accumulators of 64 x n: zero, add a product, store
     wgmma.rows                           accumulators exchanged, for an epilogue
@@ -30,6 +31,7 @@ from tilewright.codegen.handlers import Emitting
 from tilewright.intrin.hopper import HELD, OPERANDS, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
+from tilewright.tensor.proxies import CLEAR, FENCE, INIT, INIT_FENCE
 from tilewright.tensor.roles import PREFETCH
 from tilewright.tensor.visit import exprs
 
@@ -153,20 +155,32 @@ def _is_first_lane(e: Emitting, mask: int) -> Value:
     return e.b.compare("icmp eq", low, i32(0))
 
 
+def _is_first_thread(e: Emitting) -> Value:
+    first = _is_first_lane(e, THREADS - 1)
+    row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
+    return e.b.op("and", first, e.b.compare("icmp eq", row, i32(0)))
+
+
 # --------------------------------------------------------------------------- barriers
 
 
 def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
-    """By the first thread of a block, with a fence for the asynchronous proxy."""
-    first = _is_first_lane(e, THREADS - 1)
-    row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
-    first = e.b.op("and", first, e.b.compare("icmp eq", row, i32(0)))
+    """By the first thread of a block."""
     base = shared_pointer(e, barriers)
-    with e.b.when(first):
+    with e.b.when(_is_first_thread(e)):
         for slot in range(known_number(slots)):
             at = e.b.value(SHARED, f"getelementptr i64, {base}, i64 {slot}")
             e.b.call("llvm.nvvm.mbarrier.init.shared", "void", at, i32(known_number(arrivals)))
+
+
+def _init_fence(e: Emitting) -> None:
+    """By the thread that initialized them: copies, and other blocks, see the barriers."""
+    with e.b.when(_is_first_thread(e)):
         e.b.line('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
+
+
+def _fence(e: Emitting) -> None:
+    e.b.line(wgmma.FENCE)
 
 
 def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
@@ -265,7 +279,7 @@ def _places_of(made: TileMap, source: Address, width: Expr, *rest: Expr) -> list
 def _clear_rows(
     e: Emitting, tile: Expr, filled: Expr, rows: Expr, boxes: Expr, threads: Expr
 ) -> None:
-    """Zero sixteen bytes per thread at a time, with a fence for the asynchronous proxy."""
+    """Zero sixteen bytes per thread at a time."""
     b, wide, there = e.b, 16, known_number(threads)
     each = (known_number(rows) - known_number(filled)) * ROW_BYTES // wide  # of a box
     whole = each * known_number(boxes)
@@ -283,7 +297,6 @@ def _clear_rows(
         target = b.value(SHARED, f"getelementptr i8, {base}, {offset}")
         with b.when(b.compare("icmp ult", at, i32(whole))):
             b.line(f"store {zeros}, {target}, align {wide}")
-    b.line(wgmma.FENCE)
 
 
 def _low(e: Emitting, tile: Expr, rows: Expr) -> None:
@@ -643,13 +656,15 @@ def place_of(buffer: Buffer, index: Expr, thread: Var, holds: tuple[Expr, ...]) 
 
 
 RULES: dict[str, Callable[..., None]] = {
-    "mbarrier.init": _init,
+    INIT: _init,
+    INIT_FENCE: _init_fence,
+    FENCE.op: _fence,
     "mbarrier.wait": _wait,
     "mbarrier.expect": _expect,
     "mbarrier.arrive": _arrive,
     "registers.give": _registers("dec"),
     "registers.take": _registers("inc"),
-    "tile.clear": _clear_rows,
+    CLEAR: _clear_rows,
     "tile.low": _low,
     "tma.load": _load,
     PREFETCH: _prefetch,

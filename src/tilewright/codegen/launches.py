@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.codegen.column_order import AXES, GROUP
 from tilewright.codegen.hopper import TileMap
 from tilewright.sym import Const, Expr, Var
+from tilewright.sym.traced import Traced
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, For, Stmt
 from tilewright.tensor.visit import walk
@@ -175,8 +177,12 @@ def box_of(made: TileMap) -> tuple[int, ...]:
 
 
 def number(expr: Expr, values: Mapping[Var, int]) -> int:
-    """The value of an expression of known sizes."""
-    return int(expr.value) if isinstance(expr, Const) else int(sym.evaluate(expr, values))
+    """The value of an expression of known sizes, traced if they are."""
+    if isinstance(expr, Const):
+        return int(expr.value)
+    found: Any = sym.evaluate(expr, values)
+    result: Any = found if isinstance(found, Traced) else int(found)
+    return cast(int, result)
 
 
 def _launches(stmt: Stmt) -> bool:

@@ -146,11 +146,10 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         params.append((f"ptr noalias align {ARGUMENT_ALIGN}{access}", buffer.name))
     params += [(register_type(var.dtype), var.name) for var in scalars]
     params += [(hopper.MAP_TYPE, f"map_{made.buffer.name}") for made in maps]
-    extents, warps = _extents(loop), ampere.uses_mma(loop)
-    fences = wgmma.uses_wgmma(loop) and not warps
+    extents = _extents(loop)
     bounds = _launch_bounds(loop, extents)
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bounds) as (b, values):
-        emitter = DeviceEmitter(module, machine(target), b, name, FENCED if fences else HANDLERS)
+        emitter = DeviceEmitter(module, machine(target), b, name, HANDLERS)
         _take_facts(emitter, fn, loop)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
@@ -176,7 +175,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         tuple([buffer for buffer in buffers if buffer in written]),
         can_start_early=waits,
         is_together=meets or shares,
-        multiplies=warps or fences or _adds_products(loop),
+        multiplies=ampere.uses_mma(loop) or wgmma.uses_wgmma(loop) or _adds_products(loop),
     )
 
 
@@ -560,12 +559,6 @@ def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
     return Value("void", "")
 
 
-def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """A barrier with a fence: tensor cores read shared memory through the asynchronous proxy."""
-    e.b.line(wgmma.FENCE)
-    return _barrier(e, node, is_statement)
-
-
 def _by_instruction(e: Emitting, node: Call, is_statement: bool) -> Value:
     """An approximate f32 instruction, lane by lane. None branches to a slow path, which ptxas would
     move no loads across; the inverse square root is accurate to 2**-22.9."""
@@ -738,4 +731,3 @@ HANDLERS = Handlers(
     },
     other_alloc=_nowhere,
 )
-FENCED = replace(HANDLERS, calls={**HANDLERS.calls, "barrier.shared": _fenced_barrier})

@@ -36,6 +36,9 @@ class Gpu(Protocol):
     def graph(
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]]
     ) -> Any: ...
+    def changeable(
+        self, launches: Sequence[cuda_graphs.Kernel], waits: Sequence[Sequence[int]]
+    ) -> Any: ...
     def record(
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]], stream: int
     ) -> None: ...
@@ -116,6 +119,11 @@ class CudaGpu:
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]]
     ) -> Any:
         return cuda_graphs.Graph(cuda_graphs.branched(launches, waits))
+
+    def changeable(
+        self, launches: Sequence[cuda_graphs.Kernel], waits: Sequence[Sequence[int]]
+    ) -> Any:
+        return cuda_graphs.ChangeableGraph(launches, waits)
 
     def record(
         self, launches: Sequence[cuda_graphs.Startable], waits: Sequence[Sequence[int]], stream: int
@@ -273,7 +281,7 @@ class Started:
 
     @property
     def moved_bytes(self) -> int:
-        return sum(span.stop - span.start for span in self.spans)
+        return int(sum(span.stop - span.start for span in self.spans))
 
     def start(self, stream: int, is_early: bool = False) -> None:
         self.module.launch(
@@ -286,6 +294,15 @@ class Started:
             is_early=is_early,
             is_together=self.kernel.is_together,
         )
+
+    def node(self) -> cuda.NodeParams:
+        """The parameters of its node in a graph."""
+        shared = self.kernel.shared_bytes
+        function = self.module.kernel(self.kernel.name, shared)
+        return cuda.NodeParams(function, len(self.arguments), shared)
+
+    def write(self, params: cuda.NodeParams) -> None:
+        params.write(self.grid, self.block, self.arguments)
 
 
 @dataclass(eq=False)

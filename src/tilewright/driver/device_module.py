@@ -30,6 +30,7 @@ from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
 from tilewright.driver.compiled import Inside, with_begins
+from tilewright.driver.device_buckets import Buckets
 from tilewright.driver.device_control import (
     check_capture,
     decides_beforehand,
@@ -85,6 +86,7 @@ class DeviceModule(runtime.Module):
         self._ready = ready
         self.tuning = tuning
         self._records: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
+        self._buckets = Buckets()
         self._scratch: dict[int, Scratch] = {}  # by stream
         # Zeroed arrival counters and signals of blocks, by stream, node and buffer.
         self._counts: dict[tuple[int, Value, Buffer], Any] = {}
@@ -147,7 +149,7 @@ class DeviceModule(runtime.Module):
             made = self._capture(sizes, given, wanted, stream, empty)
         else:
             made = wanted or self._results(sizes, stream, empty)
-            self._recorded(sizes, given, made, stream).run(self._gpu, stream, graph_of)
+            self._run(sizes, given, made, stream)
             self._known.add(tuple(sizes.values()))
         self._take_back(states, stream)
         return tuple(made) if out is None else tuple(out)
@@ -156,6 +158,18 @@ class DeviceModule(runtime.Module):
         if self._ready is None:
             self._ready = Loaded(self.program, self._gpu)
         return self._ready
+
+    def _run(
+        self, sizes: dict[Var, int], given: Sequence[Any], results: Sequence[Any], stream: int
+    ) -> None:
+        """Run a call by a graph of its own, by that of its bucket, or launch by launch."""
+        addresses = (*(array.address for array in given), *(array.address for array in results))
+        key = (stream, *sizes.values(), *addresses)
+        if key not in self._records and not self._n_states:
+            loaded = self._loaded()
+            if self._buckets.run(self, loaded, sizes, given, results, stream):
+                return
+        self._recorded(sizes, given, results, stream).run(self._gpu, stream, graph_of)
 
     def _recorded(
         self, sizes: dict[Var, int], given: Sequence[Any], results: Sequence[Any], stream: int

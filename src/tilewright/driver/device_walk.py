@@ -114,6 +114,7 @@ def assign_flops(
     if not launches:
         return []
     heaviest = max(launches, key=lambda launch: launch.moved_bytes).kernel
+    flops = int(flops)
     compute = {id(each.kernel) for each in launches if each.kernel.multiplies} or {id(heaviest)}
     share = flops // sum(id(launch.kernel) in compute for launch in launches)
     marked = []
@@ -174,7 +175,10 @@ class Walk:
 
     def _nodes(self, graph: Graph) -> None:
         for node in graph.nodes:
-            _NODES[node.op](self, node)
+            self.run_node(node)
+
+    def run_node(self, node: Node) -> None:
+        _NODES[node.op](self, node)
 
     # ------------------------------------------------------------------ memory
 
@@ -285,7 +289,7 @@ class Walk:
             block = tuple(number(dim, values) for dim in device.block)
             pointers = [places[buffer] for buffer in device.buffers]
             maps = [
-                self.owner._gpu.tensor_map(
+                self._tensor_map(
                     places[made.buffer],
                     matrix_of(made, values),
                     made.buffer.dtype,
@@ -297,14 +301,13 @@ class Walk:
             arguments = (*pointers, *(values[var] for var in device.scalars), *maps)
             label = node["label"] or kernel.name
             touched = tuple(
-                Span(at, at + _size_of(buffer, values), buffer in device.written)
+                Span(at, at + self._size_of(buffer, values), buffer in device.written)
                 for buffer, at in zip(device.buffers, pointers, strict=True)
             )
             touched += tuple(
-                Span(
-                    places[made.buffer], places[made.buffer] + _size_of(made.buffer, values), False
-                )
+                Span(at, at + self._size_of(made.buffer, values), False)
                 for made in device.maps
+                for at in [places[made.buffer]]
             )
             found.append(
                 Started(module, device, grid, block, arguments, label, 0, touched)  # type: ignore[arg-type]  # three axes each
@@ -312,6 +315,13 @@ class Walk:
         flops = number(sym.as_expr(node["flops"]), scalars)
         for launch in assign_flops(found, flops, self._early_flops_per_byte):
             self._start(launch)
+
+    def _tensor_map(self, *described: Any) -> Any:
+        return self.owner._gpu.tensor_map(*described)
+
+    def _size_of(self, buffer: Buffer, values: Mapping[Var, int]) -> int:
+        """The bytes of a kernel's buffer."""
+        return buffer.dtype.size_bytes * math.prod(number(dim, values) for dim in buffer.shape)
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]
@@ -555,10 +565,6 @@ class Walk:
                     )
                 self._move(to, row.memory.address, row.size_bytes)
                 to += row.size_bytes
-
-
-def _size_of(buffer: Buffer, values: Mapping[Var, int]) -> int:
-    return buffer.dtype.size_bytes * math.prod(number(dim, values) for dim in buffer.shape)
 
 
 MAX_SIZE = 1 << 40  # largest size or trip count

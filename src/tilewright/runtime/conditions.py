@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.runtime.cuda import Driver, Stream
+from tilewright.runtime.cuda_graphs import capture_info, versioned
 
 LEAST_DRIVER = 12040  # CUDA 12.4 introduced both kinds of nodes
 Record = Callable[[int], None]
@@ -46,40 +47,27 @@ def add_loop(
 
 def _handle(stream: int) -> Any:
     driver = Driver.get()
-    graph, _, _ = _capture_info(stream)
+    graph, _, _ = capture_info(stream)
     # Without a default the value persists between runs: deciding kernels always set it.
     (handle,) = driver.call("cuGraphConditionalHandleCreate", graph, driver.context, 0, 0)
     return handle
-
-
-def _capture_info(stream: int) -> tuple[Any, Any, Any]:
-    """The graph being captured, the stream's last nodes, and the function that updates
-    dependences."""
-    _, _, graph, last, edges, _ = Driver.get().call(_versioned("cuStreamGetCaptureInfo", 3), stream)
-    return graph, last, edges
-
-
-def _versioned(name: str, version: int) -> str:
-    """A driver function with edge data: bindings before CUDA 13 have it with a version suffix."""
-    numbered = f"{name}_v{version}"
-    return numbered if hasattr(Driver.get().api, numbered) else name
 
 
 def _add(stream: int, handle: Any, kind: Any, body: Record) -> None:
     """Add a node with a body after what the stream has captured."""
     driver = Driver.get()
     api = driver.api
-    graph, last, edges = _capture_info(stream)
+    graph, last, edges = capture_info(stream)
     params = api.CUgraphNodeParams()
     params.type = api.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
     params.conditional.handle = handle
     params.conditional.type = kind
     params.conditional.size = 1
     params.conditional.ctx = driver.context
-    add = _versioned("cuGraphAddNode", 2)
+    add = versioned("cuGraphAddNode", 2)
     (node,) = driver.call(add, graph, last, edges, len(last), params)
     replace = api.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
-    update = _versioned("cuStreamUpdateCaptureDependencies", 2)
+    update = versioned("cuStreamUpdateCaptureDependencies", 2)
     driver.call(update, stream, [node], None, 1, replace)
     (inside,) = params.conditional.phGraph_out
     own = Stream()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import threading
@@ -504,12 +505,7 @@ class TensorMap:
             strides.append(api.cuuint64_t(apart))
         extents = [api.cuuint64_t(extent) for extent in inward]
         given = (getattr(api.CUtensorMapDataType, kind), len(shape), address, extents, strides)
-        form = (
-            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            api.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
+        form = self._form()
         if corners:
             low_y, low_x, high_y, high_x, step_y, step_x = corners
             pixels, channels = box
@@ -526,6 +522,17 @@ class TensorMap:
             strides = [api.cuuint64_t(rows * shape[-1] * dtype.size_bytes) for rows in apart_by]
             given = (given[0], len(box), address, extents, strides)
         (self._map,) = driver.call("cuTensorMapEncodeTiled", *given, sizes, steps, *form)
+
+    @classmethod
+    @functools.cache
+    def _form(cls) -> tuple[Any, ...]:
+        api = Driver.get().api
+        return (
+            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            api.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
 
     @property
     def pointer(self) -> int:
@@ -610,12 +617,7 @@ class Module:
         `is_together` a cooperative launch, with all blocks resident."""
         if 0 in grid or 0 in block:
             return
-        values = [
-            value if isinstance(value, TensorMap) else ctypes.c_uint64(value & (1 << 64) - 1)
-            for value in arguments
-        ]
-        places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
-        pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
+        pointers, _values = _packed(arguments)
         kernel = self.kernel(name, shared_bytes)
         if is_early or is_together:
             config = self._config(grid, block, shared_bytes, stream, is_early, is_together)
@@ -657,6 +659,44 @@ class Module:
         config.sharedMemBytes, config.hStream = shared_bytes, stream
         config.attrs, config.numAttrs = attributes, len(attributes)
         return config
+
+
+class NodeParams:
+    """The parameters of a kernel's node in a graph, written anew for every change."""
+
+    def __init__(self, kernel: Any, count: int, shared_bytes: int) -> None:
+        self.params = params = Driver.get().api.CUDA_KERNEL_NODE_PARAMS()
+        params.func, params.sharedMemBytes = kernel, shared_bytes
+        self._values = (ctypes.c_uint64 * max(1, count))()
+        first, apart = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_uint64)
+        places = [first + apart * at for at in range(max(1, count))]
+        self._pointers = (ctypes.c_void_p * len(places))(*places)
+        params.kernelParams = ctypes.addressof(self._pointers)
+
+    def write(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        arguments: Sequence[int | TensorMap],
+    ) -> None:
+        params = self.params
+        params.gridDimX, params.gridDimY, params.gridDimZ = grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = block
+        for at, value in enumerate(arguments):
+            if isinstance(value, TensorMap):
+                self._pointers[at] = value.pointer
+            else:
+                self._values[at] = value & (1 << 64) - 1
+
+
+def _packed(arguments: Sequence[int | TensorMap]) -> tuple[Any, Any]:
+    """Pointers to the arguments of a kernel, and the memory that they point to."""
+    values = [
+        value if isinstance(value, TensorMap) else ctypes.c_uint64(value & (1 << 64) - 1)
+        for value in arguments
+    ]
+    places = [v.pointer if isinstance(v, TensorMap) else ctypes.addressof(v) for v in values]
+    return (ctypes.c_void_p * max(1, len(places)))(*places), values
 
 
 class Timer:

@@ -2,6 +2,7 @@
 
 graph = Graph(branched(launches, waits))
 graph.launch(stream)
+ChangeableGraph(launches, waits).change(3, launch)      another grid, other arguments
 Timeline(launches).run()             milliseconds of each launch, in place
 """
 
@@ -10,9 +11,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from tilewright.runtime.cuda import NO_TIMING, Driver, Stream
+from tilewright.runtime.cuda import NO_TIMING, Driver, NodeParams, Stream
 
 BRANCHES = 8  # parallel branches, at most
 _IN_GRAPH = 1  # CU_EVENT_RECORD_EXTERNAL: recorded on each execution of the graph
@@ -35,7 +36,10 @@ class Graph:
             raise
         (graph,) = driver.call("cuStreamEndCapture", self._stream.handle)
         (self._executable,) = driver.call("cuGraphInstantiate", graph, 0)
-        driver.call("cuGraphDestroy", graph)
+        self._captured(graph)
+
+    def _captured(self, graph: Any) -> None:
+        self.driver.call("cuGraphDestroy", graph)
 
     def launch(self, stream: int = 0) -> None:
         self.driver.call("cuGraphLaunch", self._executable, stream)
@@ -43,6 +47,32 @@ class Graph:
     def __del__(self) -> None:
         if hasattr(self, "_executable"):
             self.driver.drop("cuGraphExecDestroy", self._executable)
+
+
+class ChangeableGraph(Graph):
+    """A graph of kernels whose grids and arguments can be replaced, without another capture. What
+    is queued already is not affected."""
+
+    def __init__(self, launches: Sequence[Kernel], waits: Sequence[Sequence[int]]) -> None:
+        self._nodes: list[Any] = []
+        self._params: dict[int, NodeParams] = {}  # of those that have changed
+        super().__init__(branched(launches, waits, self._nodes))
+
+    def _captured(self, graph: Any) -> None:
+        self._graph = graph  # with the nodes
+
+    def change(self, at: int, launch: Kernel) -> None:
+        """Replace the kernel's launch of this number by another of the same kernel."""
+        if at not in self._params:
+            self._params[at] = launch.node()
+        params, node = self._params[at], self._nodes[at]
+        launch.write(params)
+        self.driver.call("cuGraphExecKernelNodeSetParams", self._executable, node, params.params)
+
+    def __del__(self) -> None:
+        super().__del__()
+        if hasattr(self, "_graph"):
+            self.driver.drop("cuGraphDestroy", self._graph)
 
 
 class Startable(Protocol):
@@ -59,11 +89,24 @@ class Startable(Protocol):
     def start(self, stream: int, is_early: bool = False) -> None: ...
 
 
+class Kernel(Startable, Protocol):
+    """A launch of a kernel."""
+
+    def node(self) -> NodeParams:
+        """The parameters of a graph's node."""
+        ...
+
+    def write(self, params: NodeParams) -> None: ...
+
+
 def branched(
-    launches: Sequence[Startable], waits: Sequence[Sequence[int]]
+    launches: Sequence[Startable],
+    waits: Sequence[Sequence[int]],
+    nodes: list[Any] | None = None,
 ) -> Callable[[int], None]:
     """A function that captures launches on parallel branches: each starts when its dependences
-    have ended, or early, where it depends only on the last one of its own branch."""
+    have ended, or early, where it depends only on the last one of its own branch. The nodes of
+    the graph are appended to `nodes`."""
 
     def record(stream: int) -> None:
         driver = Driver.get()
@@ -82,6 +125,8 @@ def branched(
             tail = tails[own]
             follows = tail is not None and launches[tail].is_kernel and not others
             launch.start(side[own], is_early=follows and launch.starts_early)
+            if nodes is not None:
+                nodes.append(_last_node(side[own]))
             driver.call("cuEventRecord", events[number], side[own])
             tails[own] = number
             at.append(own)
@@ -92,6 +137,24 @@ def branched(
             driver.call("cuEventDestroy", event)
 
     return record
+
+
+def _last_node(stream: int) -> Any:
+    """What a stream has captured last."""
+    _, (node, *_), _ = capture_info(stream)
+    return node
+
+
+def capture_info(stream: int) -> tuple[Any, Any, Any]:
+    """The graph being captured, the stream's last nodes, and the data of their edges."""
+    _, _, graph, last, edges, _ = Driver.get().call(versioned("cuStreamGetCaptureInfo", 3), stream)
+    return graph, last, edges
+
+
+def versioned(name: str, version: int) -> str:
+    """A driver function with edge data: bindings before CUDA 13 have it with a version suffix."""
+    numbered = f"{name}_v{version}"
+    return numbered if hasattr(Driver.get().api, numbered) else name
 
 
 def _side_streams() -> list[Stream]:

@@ -16,6 +16,7 @@ from tilewright.base.dtype import INDEX, DType
 from tilewright.base.errors import UserTypeError
 from tilewright.sym import expr as e
 from tilewright.sym.expr import Const, Expr, Select, Var
+from tilewright.sym.traced import least, most
 
 _SCALAR: dict[type[Expr], Callable[[Any, Any], Any]] = {
     e.Add: operator.add,
@@ -23,8 +24,8 @@ _SCALAR: dict[type[Expr], Callable[[Any, Any], Any]] = {
     e.Mul: operator.mul,
     e.FloorDiv: operator.floordiv,
     e.FloorMod: operator.mod,
-    e.Min: min,
-    e.Max: max,
+    e.Min: least,
+    e.Max: most,
     e.Eq: operator.eq,
     e.Ne: operator.ne,
     e.Lt: operator.lt,

@@ -127,6 +127,7 @@ _SPECS = (
     CallSpec("from_bits", 1, _from_bits, "int", same_bits="float"),
     CallSpec("barrier.shared", 0, None),  # all threads of a block meet; shared memory is visible
     CallSpec("barrier.global", 0, None),
+    CallSpec("fence.async", 0, None),  # asynchronous instructions see what the thread wrote
     CallSpec("grid.launch", 0, None),  # what is queued behind this kernel may start
     CallSpec("grid.wait", 0, None),  # all kernels queued before it have ended
     CallSpec("prefetch", 1, None, "any"),  # of an Address

@@ -1,7 +1,8 @@
 /* Run models on an NVIDIA GPU through the CUDA driver API: kernels, arena and launches.
  *
  * The launches of a model are data (`tw_cuda_model`); for each set of sizes they are captured once
- * as a CUDA graph for the addresses of a call, and launched as a whole from then on. Data-dependent
+ * as a CUDA graph for the addresses of a call, and launched as a whole from then on. For other
+ * addresses the kernels that use them get new arguments in the same graph. Data-dependent
  * control flow is a conditional node of the graph; where the driver has none, the host decides
  * between several graphs. Tensors in host memory are copied; those on the GPU are used in place. A
  * kernel with its own wait for its predecessors starts before they have ended.
@@ -40,6 +41,8 @@ typedef struct {
   address *bound; /* inputs, then outputs: the addresses that the graph was captured for */
   tensor_map *maps;
   void **graphs; /* by the first launch of each */
+  void **nodes;  /* by launch, where they can be changed */
+  void *source;  /* the graph that has them */
   bool is_whole;
 } recorded;
 
@@ -98,12 +101,14 @@ static instance *new_instance(const tw_cuda_model *model) {
     is_whole = posix_memalign((void **)&variants[i].maps, 64, size) == 0;
     variants[i].bound = places + (i + 1) * (tensors + 1);
     variants[i].graphs = calloc((size_t)model->variants[i].n_launches + 1, sizeof(void *));
-    is_whole = is_whole && variants[i].graphs;
+    variants[i].nodes = calloc((size_t)model->variants[i].n_launches + 1, sizeof(void *));
+    is_whole = is_whole && variants[i].graphs && variants[i].nodes;
   }
   if (!is_whole) {
     for (size_t i = 0; i < n && variants; ++i) {
       free(variants[i].maps);
       free(variants[i].graphs);
+      free(variants[i].nodes);
     }
     free(made);
     free(tables);
@@ -147,6 +152,7 @@ static void give_back(const instance *on) {
     for (int32_t j = 0; j < model->variants[i].n_launches; ++j) {
       if (on->variants[i].graphs[j]) tw_cu.graph_exec_free(on->variants[i].graphs[j]);
     }
+    if (on->variants[i].source) tw_cu.graph_free(on->variants[i].source);
   }
   for (int32_t i = 0; i < model->n_inputs + model->n_outputs; ++i) {
     if (on->staged[i]) tw_cu.memory_free(on->staged[i]);
@@ -167,6 +173,7 @@ static void free_instance(instance *on) {
   for (int32_t i = 0; i < on->model->n_variants; ++i) {
     free(on->variants[i].maps);
     free(on->variants[i].graphs);
+    free(on->variants[i].nodes);
   }
   free(on->modules);
   free(on->staged);
@@ -322,7 +329,7 @@ static int32_t encode_maps(const recording *of) {
   return TW_OK;
 }
 
-enum { MAX_ARGUMENTS = 128 };
+enum { MAX_ARGUMENTS = 128, MAX_TENSORS = 256 };
 
 static bool is_decision(const tw_cuda_launch *launch) { return launch->kernel < TW_CUDA_COPY; }
 
@@ -468,6 +475,63 @@ static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, in
   return best >= 0 ? best : oldest; /* an empty one has the least tail */
 }
 
+/* Whether a model's launches are kernels alone, in one graph whose nodes can be changed. */
+static bool can_change(const recording *of) {
+  for (int32_t i = 0; i < of->variant->n_launches; ++i) {
+    if (of->variant->launches[i].kernel < 0) return false;
+  }
+  return tw_cuda_has_changes();
+}
+
+/* The node that a stream has captured last. */
+static int32_t note_node(void *stream, void **node) {
+  int status = 0;
+  void *graph = NULL, *const *last = NULL;
+  const void *edges = NULL;
+  size_t count = 0;
+  TRY("cuStreamGetCaptureInfo",
+      tw_cu.capture_info(stream, &status, NULL, &graph, &last, &edges, &count));
+  if (count != 1) return tw_errorf(TW_ERROR_INTERNAL, "a stream ends in %zu nodes", count);
+  *node = last[0];
+  return TW_OK;
+}
+
+/* Whether a launch uses a tensor that has moved. */
+static bool uses_moved(const recording *of, const tw_cuda_launch *launch, const bool *moved) {
+  const tw_cuda_argument *given = of->variant->arguments + launch->first;
+  for (int32_t i = 0; i < launch->n_arguments; ++i) {
+    bool is_map = given[i].kind == TW_CUDA_MAP;
+    const tw_cuda_argument *at = is_map ? &of->variant->maps[given[i].value].base : &given[i];
+    if (at->kind == TW_CUDA_INPUT && moved[at->which]) return true;
+    if (at->kind == TW_CUDA_OUTPUT && moved[of->model->n_inputs + at->which]) return true;
+  }
+  return false;
+}
+
+/* Give the kernels of a captured graph the addresses of this call. */
+static int32_t rebind(const recording *of, const bool *moved) {
+  of->own->is_whole = false; /* should a part of it fail */
+  int32_t code = encode_maps(of);
+  for (int32_t i = 0; i < of->variant->n_launches && code == TW_OK; ++i) {
+    const tw_cuda_launch *launch = &of->variant->launches[i];
+    if (!uses_moved(of, launch, moved)) continue;
+    const tw_cuda_kernel *kernel = &of->model->kernels[launch->kernel];
+    address values[MAX_ARGUMENTS];
+    void *pointers[MAX_ARGUMENTS];
+    code = resolve(of, launch, values, pointers);
+    if (code != TW_OK) return code;
+    kernel_params params = {.function = of->on->kernels[launch->kernel],
+                            .shared_bytes = (unsigned)kernel->shared_bytes,
+                            .arguments = pointers};
+    memcpy(params.grid, launch->grid, sizeof params.grid);
+    memcpy(params.block, launch->block, sizeof params.block);
+    TRY("cuGraphExecKernelNodeSetParams",
+        tw_cu.node_change(of->own->graphs[of->variant->bodies->first], of->own->nodes[i], &params));
+  }
+  of->own->is_whole = code == TW_OK;
+  return code;
+}
+
 /* Capture launches; all earlier ones have ended. `events` has one for each, and one for the start.
  * A launch that waits only for the last one of its own branch may start early. */
 static int32_t record_all(const recording *of, const tw_cuda_body *some, void **events,
@@ -493,6 +557,7 @@ static int32_t record_all(const recording *of, const tw_cuda_body *some, void **
       TRY("cuStreamWaitEvent", tw_cu.stream_wait_event(stream, events[other], 0));
     }
     int32_t code = start(of, launch, stream, follows && launch->starts_early);
+    if (code == TW_OK && can_change(of)) code = note_node(stream, &of->own->nodes[i]);
     if (code != TW_OK) return code;
     TRY("cuEventRecord", tw_cu.event_record(events[i - first], stream));
     tails[own] = i;
@@ -529,7 +594,11 @@ static int32_t record_graph(const recording *of, const tw_cuda_body *some) {
     result built = tw_cu.graph_make(&of->own->graphs[some->first], graph, 0);
     if (built != 0) code = tw_cuda_refused("cuGraphInstantiate", built);
   }
-  if (graph) tw_cu.graph_free(graph);
+  if (graph && code == TW_OK && can_change(of)) {
+    of->own->source = graph;
+  } else if (graph) {
+    tw_cu.graph_free(graph);
+  }
   for (int32_t i = 0; i < made; ++i) {
     if (events[i]) tw_cu.event_destroy(events[i]);
   }
@@ -554,6 +623,8 @@ static int32_t record(const recording *of) {
     if (own->graphs[i]) tw_cu.graph_exec_free(own->graphs[i]);
     own->graphs[i] = NULL;
   }
+  if (own->source) tw_cu.graph_free(own->source);
+  own->source = NULL;
   int32_t code = encode_maps(of), count = tw_cuda_has_conditions() ? 1 : of->variant->n_bodies;
   for (const tw_cuda_body *body = of->variant->bodies; count--; ++body) {
     int32_t end = body->first + body->n_launches;
@@ -716,15 +787,18 @@ static int32_t run_locked(recording *of, const void *const *inputs, void *const 
   int32_t code = check_stream();
   if (code == TW_OK) code = prepare(of->model, on);
   of->stream = callers.is_given ? callers.stream : on->stream;
-  bool is_new = !of->own->is_whole;
+  bool is_new = !of->own->is_whole, moved[MAX_TENSORS];
   for (int32_t i = 0; i < n_inputs + n_outputs && code == TW_OK; ++i) {
     const void *data = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
     address found = 0;
     code = bind(of, i, data, &found);
-    is_new |= bound[i] != found;
+    moved[i] = bound[i] != found;
+    is_new |= moved[i];
     bound[i] = found;
   }
-  if (code == TW_OK && is_new) code = record(of);
+  if (code == TW_OK && is_new) {
+    code = of->own->is_whole && of->own->source ? rebind(of, moved) : record(of);
+  }
   if (code != TW_OK) return code;
   code = run_bound(of, inputs, outputs);
   if (code != TW_OK) tw_cu.stream_wait(of->stream); /* the caller's memory is no longer in use */
@@ -756,8 +830,6 @@ static int32_t no_variant(const tw_cuda_model *model, const DLTensor *const *inp
   }
   return tw_errorf(TW_ERROR_SHAPE, "the model was not saved for %s", text);
 }
-
-enum { MAX_TENSORS = 256 };
 
 int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *const *inputs,
                     int32_t n_inputs) {

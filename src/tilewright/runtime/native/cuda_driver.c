@@ -67,6 +67,7 @@ static const struct {
     {"cuStreamUpdateCaptureDependencies_v2", (void **)&tw_cu.capture_update, true},
     {"cuStreamBeginCaptureToGraph", (void **)&tw_cu.capture_to, true},
     {"cuGraphAddNode_v2", (void **)&tw_cu.node_add, true},
+    {"cuGraphExecKernelNodeSetParams_v2", (void **)&tw_cu.node_change, true},
 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -159,4 +160,8 @@ void tw_cuda_close(void) {
 bool tw_cuda_has_conditions(void) {
   return driver_version >= LEAST_CONDITIONS && tw_cu.condition_create && tw_cu.capture_info &&
          tw_cu.capture_update && tw_cu.capture_to && tw_cu.node_add;
+}
+
+bool tw_cuda_has_changes(void) {
+  return driver_version >= LEAST_CONDITIONS && tw_cu.capture_info && tw_cu.node_change;
 }

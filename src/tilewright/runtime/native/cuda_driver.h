@@ -27,6 +27,14 @@ typedef struct {
   unsigned n_attributes;
 } launch_config;
 
+/* A kernel's node. */
+typedef struct {
+  void *function;
+  unsigned grid[3], block[3], shared_bytes;
+  void **arguments, **extra;
+  void *kernel, *context;
+} kernel_params;
+
 /* A conditional node: bodies that run depending on its handle. */
 typedef struct {
   int type, reserved[3];
@@ -93,6 +101,7 @@ typedef struct {
   result (*capture_update)(void *, void **, const void *, size_t, unsigned);
   result (*capture_to)(void *, void *, void *const *, const void *, size_t, int);
   result (*node_add)(void **, void *, void *const *, const void *, size_t, node_params *);
+  result (*node_change)(void *, void *, const kernel_params *);
 } tw_cuda_functions;
 
 extern tw_cuda_functions tw_cu;
@@ -107,6 +116,9 @@ void tw_cuda_close(void);
 
 /* Whether the driver has conditional nodes (CUDA 12.4). */
 bool tw_cuda_has_conditions(void);
+
+/* Whether graphs tell their nodes, and these can be changed (CUDA 12.4). */
+bool tw_cuda_has_changes(void);
 
 /* Record an error of the driver, with its own description. */
 int32_t tw_cuda_refused(const char *what, result code);

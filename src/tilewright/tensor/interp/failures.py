@@ -15,6 +15,7 @@ from tilewright.sym import Size, Var
 from tilewright.tensor.interp.memory import Memory
 from tilewright.tensor.ir import Buffer, Function
 from tilewright.tensor.printer import Printer
+from tilewright.tensor.proxies import FENCE
 
 Values = tuple[Any, ...]
 CHECKS = (  # the methods of Failures that generated code calls
@@ -152,6 +153,16 @@ class Failures:
             "blocks run in any order: let each write elements of its own, or use two kernels"
             if is_block
             else "let all threads of the block meet in between: eval barrier.shared()",
+        )
+
+    def unfenced(self, at: int, values: Values, memory: Memory, element: int) -> NoReturn:
+        self.fail(
+            "TW2431",
+            f"{self.element(memory, element)}, which a thread stored without a fence behind it, is "
+            "read asynchronously",
+            at,
+            values,
+            f"let all threads execute a fence before they meet: eval {FENCE.op}()",
         )
 
     def divergence(self, at: int, values: Values, what: str, present: str, absent: str) -> NoReturn:

@@ -14,17 +14,20 @@ from tilewright import sym
 from tilewright.base.errors import ExecutionError
 from tilewright.sym import Expr, Var
 from tilewright.tensor import ir
-from tilewright.tensor.interp.accesses import STORE
+from tilewright.tensor.interp.accesses import LOAD, STORE
 from tilewright.tensor.interp.emit import Statements
 from tilewright.tensor.interp.placement import written
+from tilewright.tensor.interp.warpgroups import READ, loops_of
 from tilewright.tensor.interp.writer import tuple_text
 from tilewright.tensor.ir import Block, Buffer, For, Load, MaskedLoad, Stmt
 from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.pipeline_loops import ASYNC_RUN, COMMIT, WAIT
+from tilewright.tensor.proxies import FENCE, crossing
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, walk
 
+WARPGROUP = ("wgmma.zero", "wgmma.dot", "wgmma.store")  # instructions of 128 threads together
 _LEAVES = (ir.Store, ir.Update, ir.TensorCall, ir.ExternCall)
 
 
@@ -37,6 +40,7 @@ class LockStep(Statements):
         self.wide = {}
         self.axes: dict[str, str] = {}  # the thread axes of the kernel and their extents
         self.bound: list[str] = []  # the axes of the thread loops around
+        self.crossing: set[Buffer] = set()  # what threads write for asynchronous instructions
 
     def is_wide_itself(self, expr: Expr) -> bool:
         return (
@@ -72,7 +76,7 @@ class LockStep(Statements):
         meets = any(node is GRID_BARRIER for node in exprs(loop))
         changed = written(loop)
         meets |= any(buffer.memory.owner is Owner.CLUSTER for buffer in changed)
-        self.tracked = set(changed)
+        self.tracked, self.crossing = set(changed), crossing(loop)
         self.lanes = self.fresh_name("lanes")
         axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in self.axes.items())
         with self.indented(
@@ -214,8 +218,10 @@ class LockStep(Statements):
         shape = tuple_text(self.expr(dim) for dim in buffer.shape)
         self.line(
             f"m_{self.name(buffer)} = {self.lanes}.alloc({self.constant(buffer)}, {shape}, "
-            f"{self._axes_around()})"
+            f"{self._axes_of(buffer)})"
         )
+        if buffer in self.crossing:
+            self.line(f"m_{self.name(buffer)}.log_stores()")
         self.intermediates.add(buffer)
         self.tracked.add(buffer)
 
@@ -270,8 +276,31 @@ class LockStep(Statements):
                 self.line(f"{self.lanes}.commit_copies()")
             case ir.Call(op=op, args=(newer,)) if op == WAIT:
                 self.line(f"{self.lanes}.wait_for_copies({self.expr(newer)}, {self.where()})")
+            case ir.Call(op=op, args=(ir.Address() as read,)) if op == READ:
+                place = self.locate(read.buffer, read.index, LOAD, self.mask)
+                self.line(
+                    f"{self.lanes}.check_fenced(m_{self.name(read.buffer)}, {place}, "
+                    f"{self.where()})"
+                )
+            case ir.Call(op=op) if op == FENCE.op:
+                self.line(f"{self.lanes}.fence({self.mask})")
+            case ir.Call(op=op) if op in WARPGROUP:
+                self._by_warpgroup(stmt.value)
             case _:
                 super()._eval(stmt)
+
+    def _by_warpgroup(self, call: ir.Call) -> None:
+        """All threads along threadIdx.x carry an instruction out together."""
+        sums, loops = call.args[0], loops_of(call)
+        assert isinstance(sums, ir.Address)
+        made = (
+            f"{self.lanes}.together({self._axes_of(sums.buffer)}, (m_{self.name(sums.buffer)},), "
+            f"{self.mask}, {self.where()})"
+        )
+        with self._other_lanes(loops, made):
+            self.pinned = True
+            self.stmt(loops)
+            self.pinned = False
 
     def _async_run(self, target: Expr, source: Expr, count: Expr) -> None:
         """Neighbours that are stored when they are waited for; meanwhile nothing is there."""
@@ -305,6 +334,12 @@ class LockStep(Statements):
 
     def _axes_around(self) -> str:
         return repr(tuple(sorted(set(self.bound))))
+
+    def _axes_of(self, buffer: Buffer) -> str:
+        """The axes that tell the copies of a buffer apart; a warpgroup has one copy of its sums."""
+        is_lowered = self.fn.stage == ir.DEVICE and buffer.memory.owner is Owner.UNIT
+        apart = {"threadIdx.x"} if is_lowered else set()
+        return repr(tuple(sorted(set(self.bound) - apart)))
 
     def call_outside(self, function: str, *args: str) -> None:
         self.line(

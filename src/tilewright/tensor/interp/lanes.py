@@ -123,6 +123,8 @@ class Lanes:
         self.memories: dict[object, Memory] = {}
         self.begun: list[Copied] = []  # asynchronous copies since the last group
         self.copies: list[list[Copied]] = []  # groups of them that may not have landed
+        # When each thread executed its last fence: at all, and before its last barrier.
+        self.fences = self.fenced = np.zeros(0, np.int64)
 
     # ------------------------------------------------------------------ control
 
@@ -158,7 +160,7 @@ class Lanes:
             (*self.starts, start),
             np.repeat(self.all, trips),
         )
-        inner.memories = self.memories
+        inner.memories, inner.fenced = self.memories, self.fenced
         wider = None if mask is None else np.repeat(mask, trips, axis=0)
         return inner, wider, (iteration + start)[:, None]
 
@@ -206,7 +208,7 @@ class Lanes:
             self.starts,
             rows,
         )
-        made.memories = self.memories
+        made.memories, made.fenced = self.memories, self.fenced
         return made
 
     # ------------------------------------------------------------------ memory
@@ -402,6 +404,28 @@ class Lanes:
             self._check_same_store(memory, place, flat, at, values)
         if memory.is_written is not None:
             memory.is_written[positions] = True
+        if memory.log is not None:
+            memory.log.thread[positions] = self.slots[1][place.lanes]
+            memory.log.when[positions] = next_stamp()
+
+    def fence(self, mask: Mask) -> None:
+        """Asynchronous instructions see what these threads have stored."""
+        if not len(self.fences):
+            self.fences, self.fenced = (np.zeros(self.count, np.int64) for _ in range(2))
+        here = self.all if mask is None else np.flatnonzero(mask[:, 0])
+        self.fences[self.slots[1][here]] = next_stamp()
+
+    def check_fenced(self, memory: Memory, place: Place, at: int, values: tuple[Any, ...]) -> None:
+        """An asynchronous instruction sees what threads stored here."""
+        log, e = memory.log, place.positions
+        if log is None:
+            return
+        unseen = log.when[e] > (self.fenced[log.thread[e]] if len(self.fenced) else 0)
+        if unseen.any():
+            wrong = int(np.argmax(unseen))
+            self.failures.unfenced(
+                at, picks(values, self._lane_of(place, wrong)), memory, int(e[wrong])
+            )
 
     def begin_copy(
         self, memory: Memory, place: Place, value: Any, at: int, values: tuple[Any, ...]
@@ -654,6 +678,9 @@ class Lanes:
             if missing.any():
                 self._diverge("barrier", missing[group], mask, at, values)
         here = self.all if mask is None else np.flatnonzero(mask[:, 0])
+        if len(self.fences):
+            threads = self.slots[1][here]
+            self.fenced[threads] = self.fences[threads]
         self._advance(here, with_blocks=scope == "global")
 
     def _diverge(

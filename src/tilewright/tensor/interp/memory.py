@@ -35,6 +35,7 @@ class Memory:
         "buffer",
         "data",
         "is_written",
+        "log",
         "owner",
         "plain_stamps",
         "plain_written",
@@ -56,6 +57,7 @@ class Memory:
         self.shadows: dict[int, Shadow] = {}
         self.is_written: NDArray[np.bool_] | None = None
         self.plain_written: bytearray | None = None
+        self.log: StoreLog | None = None
         if data is None:
             data = np.full(self.size, garbage(buffer))
             self.plain_written = bytearray(self.size)
@@ -93,11 +95,26 @@ class Memory:
         """The buffer comes into being again in the same place: its elements hold no value."""
         self.is_written = np.zeros(len(self.data), np.bool_)
 
+    def log_stores(self) -> None:
+        """From now on it is known which thread wrote an element, and when."""
+        if self.log is None:
+            self.log = StoreLog(len(self.data))
+
     def shadow(self, level: int) -> Shadow:
         """Who touched each element last, at one level of concurrency."""
         if level not in self.shadows:
             self.shadows[level] = Shadow(len(self.data))
         return self.shadows[level]
+
+
+class StoreLog:
+    """The last thread that stored to each element, and when; 0 if none did."""
+
+    __slots__ = ("thread", "when")
+
+    def __init__(self, size: int) -> None:
+        self.thread = np.zeros(size, np.int64)
+        self.when = np.zeros(size, np.int64)
 
 
 class Shadow:

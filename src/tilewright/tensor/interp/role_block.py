@@ -30,6 +30,7 @@ from tilewright.tensor.interp.role_products import (
 from tilewright.tensor.interp.role_state import (
     Agent,
     Barrier,
+    Clear,
     Clock,
     Copy,
     Env,
@@ -37,6 +38,7 @@ from tilewright.tensor.interp.role_state import (
     Landing,
     Part,
     Tile,
+    Visible,
     Wait,
     buffer_of,
     join,
@@ -61,6 +63,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.proxies import CLEAR, FENCE, INIT, INIT_FENCE
 from tilewright.tensor.roles import GROUP_THREADS, GROUP_WARPS, LAG, PREFETCH, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL, Owner, memory_of
 from tilewright.tensor.visit import exprs, replace_buffers, walk
@@ -276,19 +279,24 @@ class Block:
         match call.op:
             case "barrier.shared":
                 phase = self.meeting.phase
-                agent.tick()
-                agent.clock.update((copy, 1) for copy in agent.landed)
-                agent.landed.clear()
+                self._release(agent)
                 join(self.meeting.clock, agent.clock)
                 self.meeting.pending -= 1
                 self.meeting.settle(loc)
                 yield (self.meeting, phase % 2)
             case "barrier.cluster":
                 phase = self.assembly.phase
+                self._release(agent)
                 self._arrive(self.assembly, agent, 1, loc)
                 yield (self.assembly, phase % 2)
-            case "mbarrier.init":
+            case op if op == INIT:
                 self._init(args, agent)
+            case op if op == INIT_FENCE:
+                own = () if agent.number else self.barriers.values()
+                agent.clock.update((Visible(each), 1) for each in own)
+            case op if op == FENCE.op:
+                agent.fenced += agent.written
+                agent.written.clear()
             case "mbarrier.arrive.cluster":
                 for peer in self._peers(args[1], agent, loc):
                     barrier = peer.barrier_for(args[0], agent, loc)
@@ -311,19 +319,19 @@ class Block:
             case "stream.sum":
                 self._take(args, agent, loc)
             case "mbarrier.wait.cluster":
-                yield (self._barrier(args[0], env), value_of(args[1], env))
+                yield (self._barrier(args[0], agent, loc), value_of(args[1], env))
             case "mbarrier.wait":
-                barrier, before = self._barrier(args[0], env), dict(agent.clock)
+                barrier, before = self._barrier(args[0], agent, loc), dict(agent.clock)
                 yield (barrier, value_of(args[1], env))
                 if barrier.guests:
                     self._forget_parts(agent, before)
             case "mbarrier.expect":
-                barrier = self._barrier(args[0], env)
+                barrier = self._barrier(args[0], agent, loc)
                 barrier.bytes += value_of(args[1], env)
                 self._arrive(barrier, agent, 1, loc)
             case "mbarrier.arrive":
-                self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
-            case "tile.clear":
+                self._arrive(self._barrier(args[0], agent, loc), agent, GROUP_WARPS, loc)
+            case op if op == CLEAR:
                 self._clear(args, agent)
             case "tile.low":
                 self.low[buffer_of(args[0])] = value_of(args[1], env)
@@ -345,8 +353,11 @@ class Block:
                 copies = [copy for group in done for copy in group]
                 yield (Landing(copies), 0)
                 agent.landed += copies
+                agent.written += copies
                 del agent.copies[: len(done)]
-            case "wgmma.tile" | "mma.tile":
+            case "mma.tile":
+                multiply(args, agent, loc, self._loaded)
+            case "wgmma.tile":
                 multiply(args, agent, loc, self._operand)
             case "wgmma.start":
                 start(args, agent, loc, self._operand)
@@ -379,20 +390,19 @@ class Block:
     def _init(self, args: tuple[Expr, ...], agent: Agent) -> None:
         base, env = args[0], agent.env
         assert isinstance(base, Address)
+        if agent.number:  # the block's first thread does
+            return
         for slot in range(value_of(args[1], env)):
-            if (base.buffer, slot) not in self.barriers:
-                count = value_of(args[2], env)
-                name = f"%{base.buffer.name}[{slot}]"
-                made = Barrier(name, count, count, maker=(agent, agent.tick()))
-                self.barriers[base.buffer, slot] = made
+            count = value_of(args[2], env)
+            name = f"%{base.buffer.name}[{slot}]"
+            made = Barrier(name, count, count, maker=(agent, agent.tick()))
+            self.barriers[base.buffer, slot] = made
 
     def barrier_for(self, at: Expr, agent: Agent, loc: Loc) -> Barrier:
         """The barrier of this block, for an agent of another one, who must know that it is made."""
         assert isinstance(at, Address)
         found = self.barriers.get((at.buffer, value_of(at.index[0], agent.env)))
-        maker = None if found is None else found.maker
-        known = maker is not None and agent.clock.get(maker[0], 0) >= maker[1]
-        if found is None or not known or self.is_over:
+        if found is None or not _knows(agent, found) or self.is_over:
             what = "is gone" if self.is_over else "may not be made yet"
             raise ExecutionError(
                 "TW2494",
@@ -403,9 +413,26 @@ class Block:
             )
         return found
 
-    def _barrier(self, at: Expr, env: Env) -> Barrier:
+    def _barrier(self, at: Expr, agent: Agent, loc: Loc) -> Barrier:
+        """A barrier of this block, which is initialized for all who use it."""
         assert isinstance(at, Address)
-        return self.barriers[at.buffer, value_of(at.index[0], env)]
+        found = self.barriers.get((at.buffer, value_of(at.index[0], agent.env)))
+        if found is None or not _knows(agent, found):
+            raise ExecutionError(
+                "TW2432",
+                f"{agent.name} uses %{at.buffer.name}, which may not be initialized yet",
+                loc,
+                help="let all threads of the block meet behind the initialization: barrier.shared",
+            )
+        return found
+
+    def _release(self, agent: Agent) -> None:
+        """All threads meet, and see what those of a warpgroup did."""
+        agent.tick()
+        agent.clock.update((copy, 1) for copy in agent.landed)
+        agent.clock.update((Visible(each), 1) for each in agent.fenced)
+        agent.landed.clear()
+        agent.fenced.clear()
 
     def _arrive(
         self, barrier: Barrier, agent: Agent, count: int, loc: Loc, tells: bool = True
@@ -424,7 +451,7 @@ class Block:
     def _load(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
         target, source, rows, apart, barrier_at, high, first_row, _ = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
-        barrier = self._barrier(barrier_at, agent.env)
+        barrier = self._barrier(barrier_at, agent, loc)
         self.begin(target, 0, box, agent, barrier, loc)
         barrier.copies += 1
 
@@ -474,7 +501,7 @@ class Block:
                 x, y = -pad_x, y + step_y
             if y > height - 1 + upper_y:
                 y, n = -pad_y, n + 1
-        barrier = self._barrier(barrier_at, agent.env)
+        barrier = self._barrier(barrier_at, agent, loc)
         self.begin(target, 0, box, agent, barrier, loc)
         barrier.copies += 1
 
@@ -489,8 +516,11 @@ class Block:
     ) -> Copy:
         """A copy into a tile, from one of its rows on, which nobody may use meanwhile."""
         assert isinstance(target, Address)
+        if barrier is not None:
+            self._check_visible(barrier, barrier.name, agent, loc)
         first = value_of(target.index[0], agent.env) + row * box.shape[1]
         for tile in self._touched(target.buffer, first, box.shape[0]):
+            self._check_clear(tile, target.buffer, first, agent, loc, barrier is not None)
             for reader, when in tile.reads.items():
                 if agent.clock.get(reader, 0) < when:
                     raise ExecutionError(
@@ -501,7 +531,7 @@ class Block:
                         help="wait until the slot's readers are done before the copy",
                     )
             tile.reads.clear()
-            tile.is_clear = False
+            tile.clears.clear()
         agent.tick()
         made = Copy(target.buffer, first, box.reshape(-1), barrier, dict(agent.clock), loc)
         for tile in self._touched(target.buffer, first, box.shape[0]):
@@ -532,10 +562,12 @@ class Block:
         filled, rows, boxes, _ = (value_of(number, agent.env) for number in numbers)
         columns = ROW_BYTES // start.buffer.dtype.size_bytes
         self.memory[start.buffer].reshape(boxes, rows, columns)[:, filled:] = 0
+        made = Clear(agent.tick())
+        agent.written.append(made)
         for box in range(boxes):
             first = (box * rows + filled) * columns
             for tile in self._touched(start.buffer, first, rows - filled):
-                tile.is_clear = True
+                tile.clears[agent] = made
 
     def _touched(self, buffer: Buffer, first: int, rows: int) -> list[Tile]:
         """The groups of eight rows, the unit of a swizzle, that a region covers."""
@@ -559,6 +591,48 @@ class Block:
     # ------------------------------------------------------------------ products
 
     def _operand(self, at: Expr, rows: int, agent: Agent, loc: Loc) -> np.ndarray[Any, Any]:
+        """What an asynchronous product reads."""
+        return self._read_tile(at, rows, agent, loc, True)
+
+    def _loaded(self, at: Expr, rows: int, agent: Agent, loc: Loc) -> np.ndarray[Any, Any]:
+        """What threads load for a product."""
+        return self._read_tile(at, rows, agent, loc, False)
+
+    def _check_visible(self, written: object, name: str, agent: Agent, loc: Loc) -> None:
+        """Asynchronous instructions of this agent see what threads wrote."""
+        if Visible(written) in agent.clock:
+            return
+        is_barrier = isinstance(written, Barrier)
+        made, fence = ("initialized", INIT_FENCE) if is_barrier else ("wrote", FENCE.op)
+        raise ExecutionError(
+            "TW2431",
+            f"{agent.name} starts an asynchronous instruction on {name}, which threads {made} "
+            "without a fence behind it",
+            loc,
+            help=f"execute a fence before the threads meet: {fence}",
+        )
+
+    def _check_clear(
+        self, tile: Tile, buffer: Buffer, first: int, agent: Agent, loc: Loc, is_async: bool
+    ) -> bool:
+        """Whether a tile is zeros; if so, all threads have stored their part of them."""
+        for each in self.agents if tile.clears else ():
+            made = tile.clears.get(each)
+            if made is None or agent.clock.get(each, 0) < made.when:
+                raise ExecutionError(
+                    "TW2427",
+                    f"{agent.name} uses %{buffer.name} at element {first} while {each.name} may "
+                    "still write zeros there",
+                    loc,
+                    help="let all threads of the block meet behind the zeros: barrier.shared",
+                )
+            if is_async:
+                self._check_visible(made, f"%{buffer.name}", agent, loc)
+        return bool(tile.clears)
+
+    def _read_tile(
+        self, at: Expr, rows: int, agent: Agent, loc: Loc, is_async: bool
+    ) -> np.ndarray[Any, Any]:
         assert isinstance(at, Address)
         assert at.buffer.scope == TILE_SCOPE
         columns = ROW_BYTES // at.buffer.dtype.size_bytes
@@ -566,7 +640,7 @@ class Block:
         more = rows - min(rows, self.low.get(at.buffer, rows))
         rows -= more
         for tile in self._touched(at.buffer, first, rows):
-            if tile.is_clear:
+            if self._check_clear(tile, at.buffer, first, agent, loc, is_async):
                 continue
             if tile.copy is None or agent.clock.get(tile.copy, 0) < 1:
                 raise ExecutionError(
@@ -576,6 +650,8 @@ class Block:
                     loc,
                     help="wait for the slot's full barrier, in the right phase, before the tile",
                 )
+            if is_async and tile.copy.barrier is None:
+                self._check_visible(tile.copy, f"%{at.buffer.name}", agent, loc)
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
             agent.read.append(tile)
         found = self.memory[at.buffer][first : first + rows * columns]
@@ -694,3 +770,10 @@ class Block:
         for row in range(M):
             at = first + row * stride
             array[at : at + sums.shape[1]] = sums[row].astype(array.dtype)
+
+
+def _knows(agent: Agent, barrier: Barrier) -> bool:
+    """Whether a barrier is initialized, and an agent knows it."""
+    assert barrier.maker is not None
+    maker, when = barrier.maker
+    return agent.clock.get(maker, 0) >= when

@@ -97,6 +97,8 @@ class Agent:
     begun: list[Copy] = field(default_factory=list)  # since the last commit
     copies: list[list[Copy]] = field(default_factory=list)  # committed groups, not waited for
     landed: list[Copy] = field(default_factory=list)  # waited for, not yet released to others
+    written: list[object] = field(default_factory=list)  # to shared memory, not yet fenced
+    fenced: list[object] = field(default_factory=list)  # the same, not yet released to others
     kept: list[Part] = field(default_factory=list)  # for other blocks, not yet released
 
     def tick(self) -> int:
@@ -124,9 +126,24 @@ class Products:
 class Tile:
     """One box in shared memory, with its last writer and the readers since."""
 
-    copy: object = None
-    is_clear: bool = False  # zeros since before the roles parted, and no copy's
+    copy: Copy | None = None
+    clears: dict[Agent, Clear] = field(default_factory=dict)  # if it is zeros, and no copy's
     reads: dict[Agent, float] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Clear:
+    """Zeros that the threads of a warpgroup stored."""
+
+    when: int  # in the writer's clock
+
+
+@dataclass(frozen=True)
+class Visible:
+    """In the clock of whoever knows that asynchronous instructions see what threads wrote: a copy
+    by `cp.async`, zeros, a barrier."""
+
+    written: object
 
 
 @dataclass(eq=False)

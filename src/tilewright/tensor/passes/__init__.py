@@ -23,6 +23,7 @@ from tilewright.tensor.passes.hoist_allocations import hoist_allocations
 from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
 from tilewright.tensor.passes.insert_barriers import insert_barriers
+from tilewright.tensor.passes.insert_fences import insert_fences
 from tilewright.tensor.passes.interleave_loops import interleave_loops
 from tilewright.tensor.passes.launch_dependents import launch_dependents
 from tilewright.tensor.passes.lower_blocks import lower_blocks
@@ -94,6 +95,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     specialize_roles,
     read_windows,
     share_copies,
+    insert_fences,
     hoist_allocations,
     flatten_buffers,
     simplify_program,

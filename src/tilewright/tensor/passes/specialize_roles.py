@@ -79,6 +79,7 @@ from tilewright.tensor.passes.stagger_attention import (
     can_stagger,
     staggered,
 )
+from tilewright.tensor.proxies import INIT_FENCE
 from tilewright.tensor.roles import (
     GROUP_THREADS,
     GROUP_WARPS,
@@ -284,6 +285,7 @@ class _Roles:
             *(early if self.early else ()),
             *(met if self.shares_sums else ()),
             *([order] if self.turns > 1 else ()),
+            effect(INIT_FENCE),
             *(meet if self.multicasts else ()),
             *self._weights_ahead(among, lane),
             *(() if self.multicasts else meet),
