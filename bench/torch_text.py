@@ -207,8 +207,8 @@ def _ours(
 
     compile = functools.partial(tw.compile, threads=1)
     text = LanguageModule.of(model, compile)
-    made = text.generate(
-        inputs, do_sample=False, num_beams=1, max_new_tokens=count, attention_mask=mask)  # fmt: skip
+    asked = {"do_sample": False, "num_beams": 1, "max_new_tokens": count}
+    made = text.generate(inputs, attention_mask=mask, **asked)
     (generator,) = text.generators.values()
     kind = type(generator.decoder).__name__.lower()
     notes = [kind]
@@ -238,8 +238,9 @@ def _difference(made: torch.Tensor, want: Any, inputs: torch.Tensor, has_source:
 def measure_all(options: argparse.Namespace) -> list[Figure]:
     from transformers.models.auto import modeling_auto
 
-    jobs = [(name, kind, options.tokens) for kind, table in KINDS.items()
-            for name in getattr(modeling_auto, table) if re.search(options.filter, name)]  # fmt: skip
+    names = {kind: getattr(modeling_auto, table) for kind, table in KINDS.items()}
+    jobs = [(name, kind, options.tokens) for kind, some in names.items() for name in some
+            if re.search(options.filter, name)]  # fmt: skip
     found: dict[str, list[str]] = {}
     ends = run_jobs("torch_text", "run_type", jobs, workers=1, seconds=SECONDS, most=1)
     for (name, kind, _), end in report.tracked(ends, "text", len(jobs)):

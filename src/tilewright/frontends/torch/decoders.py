@@ -41,8 +41,8 @@ class Source:
     def tensors(self, made: Any) -> tuple[torch.Tensor, ...]:
         places = made[0].shape[:2]
         self.kind = type(made)
-        self.fields = tuple(name for name, each in made.items()
-                            if isinstance(each, torch.Tensor) and each.shape[:2] == places)  # fmt: skip
+        tensors = {name: each for name, each in made.items() if isinstance(each, torch.Tensor)}
+        self.fields = tuple(name for name in tensors if tensors[name].shape[:2] == places)
         return tuple(made[name] for name in self.fields)
 
     def decoded(
