@@ -161,11 +161,96 @@ def test_sources_of_several_lengths_are_read():
     assert language_module(model).generate(sources, **asked).tolist() == want.tolist()
 
 
+class Streamer:
+    """The tokens that were told of, in order."""
+
+    def __init__(self):
+        self.told, self.is_over = [], False
+
+    def put(self, tokens):
+        self.told.append(tokens.tolist())
+
+    def end(self):
+        self.is_over = True
+
+
+LEFT = {
+    "bad words": {"bad_words_ids": [[3], [40, 9]], "eos_token_id": 63},
+    "a bias": {"sequence_bias": [[[7], 4.0], [[5, 9], -3.0]]},
+    "lengths": {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 63},
+    "drawn": {"do_sample": True, "min_p": 0.05, "top_k": 20, "temperature": 0.7},
+    "typical": {"do_sample": True, "typical_p": 0.8, "renormalize_logits": True},
+    "beams": {"bad_words_ids": [[3]], "num_beams": 3, "eos_token_id": 63},
+    "a penalty": {"repetition_penalty": 1.7},
+    "only some": {"prefix_allowed_tokens_fn": lambda row, tokens: [3, 4 + row, len(tokens)]},
+    "a processor": {"logits_processor": [lambda tokens, logits: -logits]},
+}
+
+
+@pytest.mark.parametrize("asked", LEFT.values(), ids=LEFT)
+def test_what_is_left_to_transformers_is_as_in_its_own_loop(model, asked):
+    torch.manual_seed(0)
+    model = spread(copy.deepcopy(model))
+    asked = {"max_new_tokens": 7, "attention_mask": (PROMPTS != 0).long(), "pad_token_id": 0,
+             "do_sample": False} | asked  # fmt: skip
+    torch.manual_seed(1)
+    want = model.generate(PROMPTS, **asked)
+    torch.manual_seed(1)
+    assert language_module(model).generate(PROMPTS, **asked).tolist() == want.tolist()
+
+
+def test_texts_end_by_any_criterion_and_are_told_of(model):
+    torch.manual_seed(0)
+    model = spread(copy.deepcopy(model))
+    model.generation_config.eos_token_id = None
+
+    def at_odds(tokens, scores):
+        return torch.full((len(tokens),), tokens.shape[1] >= 9)
+
+    told = {}
+    for which in (model, language_module(model)):
+        told[which] = Streamer()
+        asked = {"max_new_tokens": 12, "stopping_criteria": [at_odds], "streamer": told[which]}
+        made = which.generate(PROMPTS[1:], do_sample=False, **asked)
+        assert made.shape == (1, 9)
+    first, second = told.values()
+    assert first.told == second.told
+    assert first.is_over
+    assert second.is_over
+
+
+def test_a_source_bars_tokens_too():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=64, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2,
+                      decoder_start_token_id=1)  # fmt: skip
+    model = spread(T5ForConditionalGeneration(config).eval())
+    sources = torch.tensor([[5, 9, 13, 6], [7, 1, 2, 4]])
+    asked = {"encoder_no_repeat_ngram_size": 1, "max_new_tokens": 5}
+    for beams in (1, 2):
+        want = model.generate(sources, do_sample=False, num_beams=beams, **asked)
+        made = language_module(model).generate(sources, num_beams=beams, **asked)
+        assert made.tolist() == want.tolist()
+
+
+def test_a_generation_config_goes_before_the_model_s(model):
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(max_new_tokens=4, eos_token_id=63)
+    want = model.generate(PROMPTS[1:], generation_config=config, do_sample=False)
+    made = language_module(model).generate(PROMPTS[1:], generation_config=config)
+    assert made.tolist() == want.tolist()
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
         ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
-        ({"bad_words_ids": [[3]]}, "bad_words_ids"),
+        ({"num_beams": 2, "max_time": 5.0}, "max_time of beams"),
+        ({"stop_strings": ["."]}, "stop_strings need a tokenizer"),
+        ({"assistant_model": 1}, "no option assistant_model"),
+        ({"return_dict_in_generate": True}, "return_dict_in_generate=True"),
         ({"num_beams": 2, "do_sample": True}, "beams that are drawn"),
         ({"num_return_sequences": 2}, "num_return_sequences"),
         ({"maximum": 2}, "no option maximum"),

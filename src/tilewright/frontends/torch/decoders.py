@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -167,7 +167,8 @@ class Fixed(Decoder):
         self.reads_anywhere = not any(hasattr(layer, BEGUN) for layer in cache.layers)
         token = torch.zeros(batch, 1, dtype=torch.int64)
         with torch.no_grad():  # the first use of a cache gives its layers their memory
-            self._run(token, torch.arange(1), cache, *(encoded or (None, ())), None)
+            hidden, cross = encoded or (None, ())
+            self._run(token, torch.arange(1), cache, hidden, cross, None)
         self.cache, held = cache, tensors_in(cache)
         self.has_places = any(map(_has_keys, cache.layers))
         if any(layer.keys is None for layer in cache.layers if _has_keys(layer)):
@@ -243,7 +244,7 @@ class Growing(Decoder):
         hidden, cross = self.example or (None, ())
         if hidden is not None:  # the last source is there as often as it takes
             rows = torch.arange(batch).clamp(max=len(hidden[0]) - 1)
-            hidden, cross = ([each[rows] for each in held] for held in (hidden, cross))
+            hidden, cross = (tuple(each[rows] for each in held) for held in (hidden, cross))
         kept = self._empty()
         made = self._run(tokens, torch.arange(count), kept, hidden, cross, None)
         return self._taken(made) if kept is None else kept
@@ -417,22 +418,23 @@ class Reader:
 
     def _forget(self, mask: torch.Tensor | None) -> None:
         """What a state holds of a token that pads: a text begins behind those."""
-        is_told = mask is not None and self.decoder.example is None
-        if not is_told or self.decoder.reads_anywhere or not self.forgets:
+        if mask is None or self.decoder.example is not None:
+            return
+        if self.decoder.reads_anywhere or not self.forgets:
             return
         rows = (mask[:, self.position - 1] == 0).nonzero()[:, 0]
         if len(rows):
             for state, texts in self._by_texts():
                 state.index_fill_(texts, rows.to(state.device), 0)
 
-    def _by_texts(self) -> Iterator[tuple[torch.Tensor, int]]:
+    def _by_texts(self) -> list[tuple[torch.Tensor, int]]:
         """All that is remembered of each text, and the axis of the texts."""
         if isinstance(self.decoder, Growing):
-            axes = (texts for texts, _ in self.decoder.shapes.values())
-            pairs = zip(self.kept, axes, strict=False)
+            axes = [shape.texts for shape in self.decoder.shapes.values()]
+            pairs = list(zip(self.kept, axes, strict=False))
         else:
-            pairs = ((state, 0 if state.dim() else None) for state in self.states())
-        yield from ((state, texts) for state, texts in pairs if texts is not None)
+            pairs = [(state, 0 if state.dim() else None) for state in self.states()]
+        return [(state, texts) for state, texts in pairs if texts is not None]
 
     def _read(self, which: str, tokens: torch.Tensor, named: Mapping[str, Any]) -> torch.Tensor:
         place = torch.arange(self.position, self.position + tokens.shape[1])

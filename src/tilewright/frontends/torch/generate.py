@@ -12,7 +12,9 @@ from the source, once for a text.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,7 +36,8 @@ from tilewright.frontends.torch.decoders import (
     refused,
 )
 from tilewright.frontends.torch.examples import examples_of, is_of_transformers
-from tilewright.frontends.torch.options import Options
+from tilewright.frontends.torch.options import BESIDE, STOPPING, Options, Prepared
+from tilewright.frontends.torch.options import HELP as OWN_LOOP
 from tilewright.frontends.torch.sampling import Sampling
 from tilewright.frontends.torch.trials import Trial
 from tilewright.runtime.module import Module
@@ -229,24 +232,32 @@ class Generator:
         return run(prompt.cpu(), options).to(prompt.device)
 
     def _written(self, tokens: torch.Tensor, options: Options) -> torch.Tensor:
-        sampling = options.sampling
+        sampling, prepared = options.sampling, options.prepared
         source = None if sampling is None else sampling.generator()
+        if prepared is not None and prepared.streamer is not None:
+            prepared.streamer.put(tokens)
         ends = torch.tensor(options.ends)
         logits = self.read(tokens) if options.count else None
         ended = torch.zeros(len(tokens), 1, dtype=torch.bool)
         for left in reversed(range(options.count)):
             assert logits is not None
-            last = options.limits.kept(logits[:, -1], tokens, options.ends)
+            last = options.kept(logits[:, -1], tokens)
             best = last.argmax(-1, True) if sampling is None else sampling.draw(last, source)
             if len(ends):
                 pad = options.ends[0] if options.pad is None else options.pad
                 best = best.masked_fill(ended, pad)
                 ended |= torch.isin(best, ends)
             tokens = torch.cat([tokens, best], dim=1)
+            if prepared is not None:
+                ended |= prepared.stops(tokens, None)[:, None]
+                if prepared.streamer is not None:
+                    prepared.streamer.put(best[:, 0])
             if bool(ended.all()):
                 break
             if left:
                 logits = self.read(best)
+        if prepared is not None and prepared.streamer is not None:
+            prepared.streamer.end()
         return tokens
 
     def _searched(self, tokens: torch.Tensor, options: Options) -> torch.Tensor:
@@ -260,7 +271,7 @@ class Generator:
         for left in reversed(range(options.count)):
             assert logits is not None
             chances = logits[:, -1].log_softmax(-1)
-            chances = options.limits.kept(chances, tokens, options.ends)
+            chances = options.kept(chances, tokens)
             sources, best = [], []
             for search, at in zip(searches, starts, strict=True):
                 own = slice(at, at + beams.count)
@@ -278,6 +289,13 @@ class Generator:
                  for text in search.best(tokens[at : at + beams.count])]  # fmt: skip
         pad = options.pad if options.pad is not None else (*options.ends, 0)[0]
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=pad)
+
+
+def _filled(config: Any, known: Any) -> Any:
+    """A generation config, with a model's own where it says nothing."""
+    made = copy.deepcopy(config)
+    made.update(**known.to_dict(), defaults_only=True, allow_custom_entries=True)
+    return made
 
 
 def _is_text(model: Any) -> bool:
@@ -327,17 +345,21 @@ class LanguageModule(TorchModule):
         sampling: Sampling | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
+        generation_config: Any = None,
         **options: Any,
     ) -> torch.Tensor:
         """Tokens [batch, tokens] behind a prompt, or those that a source is turned into.
 
-        The likeliest at each place, or by `sampling`; else as the model's own generation config and
-        `options`, by the names of transformers, say: `max_new_tokens`, `num_beams`, `eos_token_id`
-        and so on. Prompts of several lengths are padded on the left, sources on the right, and
-        `attention_mask` tells what is text. Models with an encoder begin with `decoder_input_ids`,
-        or as their config says.
+        The likeliest at each place, or by `sampling`; else as the model's own generation config, or
+        the one that is given, and `options`, by the names of transformers, say: `max_new_tokens`,
+        `num_beams`, `eos_token_id`, `logits_processor`, `streamer` and so on. Prompts of several
+        lengths are padded on the left, sources on the right, and `attention_mask` tells what is
+        text. Models with an encoder begin with `decoder_input_ids`, or as their config says.
         """
         known = self.model.generation_config
+        if generation_config is not None:
+            known = _filled(generation_config, known)
+        beside = {name: options.pop(name, None) for name in BESIDE}
         prompt = inputs
         if self.model.config.is_encoder_decoder:
             first = options.get("decoder_start_token_id", known.decoder_start_token_id)
@@ -345,6 +367,18 @@ class LanguageModule(TorchModule):
             prompt = begin if decoder_input_ids is None else decoder_input_ids
         wanted = Options.of(known, options, prompt.shape[1], sampling)
         mask = None if attention_mask is None else self._checked(attention_mask, inputs)
+        left = [*wanted.left, *(name for name, each in beside.items() if each is not None)]
+        if wanted.beams and STOPPING.intersection(left):
+            problem = f"{', '.join(left)} of beams"
+            raise UserError("TW4036", f"generate does not follow {problem}", help=OWN_LOOP)
+        if left or (mask is not None and wanted.limits.repetition != 1):  # what pads is no word
+            if decoder_input_ids is not None:
+                options["decoder_input_ids"] = decoder_input_ids
+            is_told = sampling is not None
+            asked = {**options, **beside, **({"do_sample": False} if is_told else {})}
+            prepared = Prepared.of(self.model, known, inputs, mask, asked)
+            own = wanted.sampling if is_told or wanted.sampling is None else Sampling()
+            wanted = replace(wanted, sampling=own, prepared=prepared)
         times = wanted.beams.count if wanted.beams else wanted.copies
         prompt, inputs = (x.repeat_interleave(times, 0) for x in (prompt, inputs))
         mask = None if mask is None else mask.repeat_interleave(times, 0)
