@@ -150,6 +150,20 @@ def generative(name: str, kind: str) -> torch.nn.Module:
     raise refused
 
 
+def source(model: Any) -> torch.Tensor:
+    """What a model with an encoder for no text makes a text from, in the first shape it takes."""
+    main = model.main_input_name
+    for shape in _shapes(main, model.config, SMALLEST):
+        given = _input(main, (1, *shape), model.config, SMALLEST)
+        try:
+            with torch.no_grad():
+                model.get_encoder()(given)
+            return given
+        except Exception:
+            continue
+    raise ValueError(f"takes no {main} known here")
+
+
 # ------------------------------------------------------------------------------------ configs
 
 

@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 from workers import Lost, run_jobs
 
 from tilewright.base.errors import TilewrightError
-from tilewright.frontends.torch.examples import examples_of
 from tilewright.frontends.torch.generate import LanguageModule
 
 SECONDS = 900.0  # for one model
@@ -49,6 +48,9 @@ KINDS = {
 }
 SAME, DIFFERS, REFUSED, FAILED = "same", "differs", "refused", "failed"
 NO_EAGER, UNBUILT = "eager fails", "not made small"
+# Fields that end a text, or speak of words that a small model has not.
+NOWHERE = ("eos_token_id", "forced_eos_token_id", "forced_bos_token_id", "suppress_tokens",
+           "begin_suppress_tokens", "bad_words_ids", "max_length")  # fmt: skip
 TIE = 1e-4  # of the spread of logits
 MOST = 300  # characters of a message
 # (the class, fields of its config)
@@ -167,7 +169,7 @@ def _prepare(model: Any) -> None:
             torch.nn.init.normal_(parameter, std=SPREAD)
     known = model.generation_config
     for held in (known, model.config, model.config.get_text_config(decoder=True)):
-        for field in ("eos_token_id", "forced_eos_token_id", "forced_bos_token_id"):
+        for field in NOWHERE:
             if hasattr(held, field):
                 setattr(held, field, None)
     known.pad_token_id = 0
@@ -178,9 +180,7 @@ def _prepare(model: Any) -> None:
 def _given(model: Any, is_padded: bool) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """What a text is written behind, or made from, and its mask."""
     if model.main_input_name != "input_ids":
-        examples = examples_of(model, 1)
-        return None if is_padded or examples is None else (
-            examples.kwargs[model.main_input_name], None)  # fmt: skip
+        return None if is_padded else (torch_shrunk.source(model), None)
     if not is_padded:
         return torch.tensor([[5, 9, 33, 7, 8, 2, 17, 21, 9, 3]]), None
     short = [5, 9, 33, 0, 0] if model.config.is_encoder_decoder else [0, 0, 5, 9, 33]

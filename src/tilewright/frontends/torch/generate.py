@@ -56,19 +56,35 @@ class Generator:
     """A language model of transformers that remembers what it has read.
 
     One that is `padded` takes texts of several lengths, those of a decoder padded on the left: a
-    mask [batch, tokens] tells what is text.
+    mask [batch, tokens] tells what is text. `source` is an example of what a text is made from, of
+    a model whose config does not describe it.
     """
 
     def __init__(
-        self, model: Any, compile: Compile, *, length: int, batch: int = 1, padded: bool = False
+        self,
+        model: Any,
+        compile: Compile,
+        *,
+        length: int,
+        batch: int = 1,
+        padded: bool = False,
+        source: torch.Tensor | None = None,
     ) -> None:
         self.length, self.batch = length, batch
         self.encoder: Module | None = None
         self.encoded: Encoded | None = None
         self.mask: torch.Tensor | None = None  # of the prompt and behind it, or of the source
-        source, example = Source(model), None
+        outputs, example = Source(model), None
         if model.config.is_encoder_decoder:
-            self.encoder, example = _encoder(model, compile, batch, padded, source)
+            given = _source(model, batch, source)
+            try:
+                self.encoder, example = _encoder(model, compile, given, padded, outputs)
+            except (Unsupported, UserError):
+                if padded or not _is_text(model):
+                    raise
+                padded = True  # a mask that is not given is made otherwise, in Python perhaps
+                self.encoder, example = _encoder(model, compile, given, padded, outputs)
+        self.padded = padded
         self.compile = compile
         self.graphs: dict[str, Any] = {}
         self.shared: dict[str, torch.Tensor] = {}  # states of all graphs
@@ -76,46 +92,61 @@ class Generator:
         kinds: list[tuple[type[Decoder], bool]] = [(Fixed, padded), (Growing, padded)]
         if example is None and not padded:
             kinds.insert(1, (Fixed, True))
-        kinds.append((Whole, padded))
-        trial = Trial(model, batch, source, example)
+        trial = Trial(model, batch, outputs, example)
         reasons: dict[str, str] = {}
-        for kind, masked in kinds:
+        singly: tuple[type[Decoder], bool] | None = None  # a way that has no graph for prompts
+
+        def begin(kind: type[Decoder], masked: bool, singly: bool = False) -> bool | None:
+            """None where that is no way."""
             try:
-                self._begin(trial, kind, masked)
-                return
+                return self._begin(trial, kind, masked, singly)
             except (Unsupported, UserError) as error:
                 reasons.setdefault(kind.how, error.message)
+                return None
+
+        for kind, masked in kinds:
+            if singly is not None and kind is singly[0]:
+                continue
+            has_prompt = begin(kind, masked)
+            if has_prompt:
+                return
+            singly = singly or (None if has_prompt is None else (kind, masked))
+        if (singly is not None and begin(*singly, True)) or begin(Whole, padded):
+            return
         name = type(model).__name__
         told = [f"{name} does not generate", *map(": ".join, reasons.items())]
         raise Unsupported("TW4035", "\n  ".join(told), help=HELP)
 
-    def _begin(self, trial: Trial, kind: type[Decoder], masked: bool) -> None:
-        """Compile the graphs of one kind of decoder that computes what the model does."""
+    def _begin(self, trial: Trial, kind: type[Decoder], masked: bool, singly: bool = False) -> bool:
+        """Compile the graphs of one kind of decoder that computes what the model does; whether
+        there is one for prompts. Without it they are read `singly`, token by token: a model that
+        loops over tokens may have none."""
         self.graphs, self.shared, self.mask = {}, {}, None
         if masked:
             kept = self.length if trial.example is None else trial.example[0][0].shape[1]
             self.mask = torch.ones(self.batch, kept, dtype=torch.int64)
         self.decoder = trial.decoder(kind, self.length)
         self.reader = Reader(self.decoder, self._graph, lambda: self.states)
-        trial.check(self.reader, self.mask)
+        if singly:
+            self._read_singly(trial)
+        else:
+            trial.check(self.reader, self.mask)
+        first = "step" if self.decoder.reads_anywhere else "first"
+        if singly or (trial.example is not None and not self.decoder.reads_all):
+            self._graph(first)  # texts behind a source begin with a token, most often
+        else:
+            try:
+                self._graph("prompt")
+            except (Unsupported, UserError):
+                if self.decoder.reads_all:
+                    raise
+                return False
         if not self.decoder.reads_all:
             self._graph("step")
-        if trial.example is not None and not self.decoder.reads_all:
-            # Texts begin with a token, most often.
-            self._graph("step" if self.decoder.reads_anywhere else "first")
-            return
-        try:
-            self._graph("prompt")
-        except (Unsupported, UserError):
-            if self.decoder.reads_all:
-                raise
-            self._read_singly(trial)
-            self._graph("step" if self.decoder.reads_anywhere else "first")
+        return True
 
     def _read_singly(self, trial: Trial) -> None:
-        """Prompts token by token: of many there may be no graph, since the model loops over them.
-
-        Texts begin behind what pads, for all models but those that take that for text."""
+        """Texts begin behind what pads, for all models but those that take that for text."""
         reader, reader.has_prompt = self.reader, False
         try:
             trial.check(reader, self.mask)
@@ -179,6 +210,8 @@ class Generator:
     def encode(self, source: torch.Tensor, mask: torch.Tensor | None = None) -> None:
         """Read what the text is made from: another text, or sound."""
         assert self.encoder is not None
+        if self.padded and mask is None:
+            mask = torch.ones(source.shape[:2], dtype=torch.int64)
         self.mask = mask
         made: Any = self.encoder(source, *(() if mask is None else (mask,)))
         self.encoded = made
@@ -302,21 +335,32 @@ def _is_text(model: Any) -> bool:
     return bool(model.main_input_name == "input_ids")
 
 
-def _encoder(
-    model: Any, compile: Compile, batch: int, padded: bool, source: Source
-) -> tuple[Module, Encoded]:
-    """A model's encoder, compiled, and what it makes of an example."""
+def _source(model: Any, batch: int, given: torch.Tensor | None) -> torch.Tensor:
+    """An example of a source: a text of any length, or what the model is given otherwise."""
+    if given is not None and not _is_text(model):
+        return given
     examples = examples_of(model, batch)
     if examples is None:
-        raise refused(model, f"reads {model.main_input_name}")
-    given = examples.kwargs[model.main_input_name]
-    encoder = Encoder(model, source).eval()
+        raise refused(model, f"reads {model.main_input_name}, of which its config gives no shape")
+    return examples.kwargs[model.main_input_name]
+
+
+def _encoder(
+    model: Any, compile: Compile, given: torch.Tensor, padded: bool, outputs: Source
+) -> tuple[Module, Encoded]:
+    """A model's encoder, compiled, and what it makes of an example."""
+    encoder = Encoder(model, outputs).eval()
     args = (given, torch.ones(given.shape[:2], dtype=torch.int64)) if padded else (given,)
     axes = {"source": {1: "source"}} if _is_text(model) else None
     if axes and padded:
         axes["mask"] = {1: "source"}
+    try:
+        with torch.no_grad():
+            example: Encoded = encoder(*args)
+    except Exception as error:  # whatever the model's own code raises
+        reason = str(error).strip().partition("\n")[0]
+        raise refused(model, f"does not run as an encoder and a decoder: {reason}") from error
     with torch.no_grad():
-        example: Encoded = encoder(*args)
         return compile(encoder, args=args, dynamic=axes), example
 
 
@@ -329,7 +373,8 @@ class LanguageModule(TorchModule):
 
     def _write_by(self, model: Any, compile: Compile) -> None:
         self.model, self.compile = model, compile
-        self.generators: dict[tuple[int, bool], Generator] = {}  # by batch, and whether padded
+        # By batch, whether padded, and the shape of sources that are no text.
+        self.generators: dict[tuple[Any, ...], Generator] = {}
 
     @classmethod
     def of(cls, model: Any, compile: Compile) -> LanguageModule:
@@ -382,7 +427,8 @@ class LanguageModule(TorchModule):
         times = wanted.beams.count if wanted.beams else wanted.copies
         prompt, inputs = (x.repeat_interleave(times, 0) for x in (prompt, inputs))
         mask = None if mask is None else mask.repeat_interleave(times, 0)
-        text = self._generator(len(prompt), prompt.shape[1] + wanted.count, mask is not None)
+        length = prompt.shape[1] + wanted.count
+        text = self._generator(length, mask is not None, inputs)
         if text.encoder is not None:
             text.encode(inputs, mask)
         return text.write(prompt, wanted, mask)
@@ -405,11 +451,16 @@ class LanguageModule(TorchModule):
             raise UserError("TW4036", f"generate does not follow {problem}", help=help)
         return mask.to(torch.int64)
 
-    def _generator(self, batch: int, length: int, padded: bool) -> Generator:
+    def _generator(self, length: int, padded: bool, inputs: torch.Tensor) -> Generator:
         """One with room for so many tokens; a longer text than any before makes a longer one."""
-        found = self.generators.get((batch, padded))
+        batch = len(inputs)
+        is_source = self.model.config.is_encoder_decoder and not _is_text(self.model)
+        key = (batch, padded, *(inputs.shape[1:] if is_source else ()))
+        found = self.generators.get(key)
         if found is None or found.length < length:
             room = max(ROOM, 1 << (length - 1).bit_length())
-            found = Generator(self.model, self.compile, length=room, batch=batch, padded=padded)
-            self.generators[batch, padded] = found
+            found = Generator(
+                self.model, self.compile, length=room, batch=batch, padded=padded,
+                source=inputs if is_source else None)  # fmt: skip
+            self.generators[key] = found
         return found

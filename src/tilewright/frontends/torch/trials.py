@@ -57,7 +57,10 @@ class Trial:
             max_new_tokens=STEPS, do_sample=False, num_beams=1, num_return_sequences=1,
             decoder_start_token_id=0, output_logits=True, return_dict_in_generate=True)  # fmt: skip
         mask = self._mask(is_masked)
-        given: dict[str, Any] = {"attention_mask": mask}
+        # Of a source, a mask may have other places than what the encoder makes of it.
+        given: dict[str, Any] = {}
+        if is_masked or self.example is None:
+            given["attention_mask"] = mask
         if self.example is None:
             given["inputs"] = self.tokens
         else:
