@@ -194,7 +194,7 @@ def _traced_plainly(
             limited = _try_limited(shapes, str(error))
             if limited is not None:
                 return trace(limited)
-            if _UNPROVEN not in str(error):
+            if _UNPROVEN not in str(error) or _BOUND.search(str(error)):
                 raise
             return trace(shapes, prefer_deferred_runtime_asserts_over_guards=True)
     except TilewrightError:
@@ -204,6 +204,7 @@ def _traced_plainly(
 
 
 _UNPROVEN = "satisfy the generated guard"  # of sizes, not one that is a constant
+_BOUND = re.compile(_UNPROVEN + r" L\[[^=]*\.size\(\)\[\d+\] [<>]=? \d+(?:\.|$)", re.MULTILINE)
 _FIXES = re.compile(r"^Suggested fixes:\n(?P<lines>(?:  .+\n?)+)", re.MULTILINE)
 _LIMITS = re.compile(r"  (\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 
