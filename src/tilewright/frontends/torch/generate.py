@@ -105,8 +105,6 @@ class Generator:
                 return None
 
         for kind, masked in kinds:
-            if singly is not None and kind is singly[0]:
-                continue
             has_prompt = begin(kind, masked)
             if has_prompt:
                 return
