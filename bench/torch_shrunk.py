@@ -72,6 +72,16 @@ TABLES = (
     COUNTS | INNER,
     COUNTS,
 )
+# Of models that write text: windows that a short text leaves, and kinds of layers that few of them
+# still hold.
+WINDOW = 8  # tokens
+WINDOWS = dict.fromkeys(("sliding_window", "attention_chunk_size", "window_size"), WINDOW)
+PERIODS = {
+    **dict.fromkeys(("attn_layer_period", "expert_layer_period", "full_attention_interval"), 2),
+    **dict.fromkeys(("attn_layer_offset", "expert_layer_offset"), 1),
+    **dict.fromkeys(("sliding_window_pattern", "_sliding_window_pattern"), 2),
+}
+MOST_LAYERS = 4
 STAGES = ("depths", "layers", "stage_depths", "num_blocks")  # lists: layers of every stage
 
 
@@ -114,6 +124,46 @@ def deployed(name: str, limit: int, layers: int, sizes: Sizes) -> tuple[torch.nn
     raise ValueError(f"{parameters} parameters are too many")
 
 
+def generative(name: str, kind: str) -> torch.nn.Module:
+    """A model of a type that writes text, as `AutoModelForCausalLM`, say, makes it: small, with a
+    layer of each kind and windows shorter than the texts that it is tried with."""
+    import transformers
+
+    auto = getattr(transformers, kind)
+    refused: Exception | None = None
+    whole = transformers.AutoConfig.for_model(name)
+    for table, with_choices in itertools.product(TABLES, (True, False)):
+        try:
+            fields = _smaller(whole, table | WINDOWS | PERIODS, with_choices, layers=MOST_LAYERS)
+            config = transformers.AutoConfig.for_model(name, **fields)
+            if kind == "AutoModelForCausalLM" and getattr(config, "is_decoder", None) is False:
+                config.is_decoder = True
+            with torch.device("meta"):
+                parameters = sum(x.numel() for x in auto.from_config(config).parameters())
+            if parameters > MAX_PARAMETERS:
+                raise ValueError(f"{parameters} parameters are too many to try")
+            model: torch.nn.Module = auto.from_config(config).eval()
+            return model
+        except Exception as error:  # the numbers do not fit together: fewer of them may
+            refused = error
+    assert refused is not None
+    raise refused
+
+
+def source(model: Any) -> torch.Tensor:
+    """What a model with an encoder for no text makes a text from, in the first shape it takes."""
+    main = model.main_input_name
+    for shape in _shapes(main, model.config, SMALLEST):
+        given = _input(main, (1, *shape), model.config, SMALLEST)
+        try:
+            with torch.no_grad():
+                model.get_encoder()(given)
+            return given
+        except Exception:
+            continue
+    raise ValueError(f"takes no {main} known here")
+
+
 # ------------------------------------------------------------------------------------ configs
 
 
@@ -126,16 +176,24 @@ def _without_cache(config: Any) -> None:
 
 
 def _smaller(
-    config: Any, table: dict[str, int], with_choices: bool, whole_images: bool = False
+    config: Any,
+    table: dict[str, int],
+    with_choices: bool,
+    whole_images: bool = False,
+    layers: int = 0,
 ) -> dict[str, Any]:
     """Arguments for a config like one that is given, but smaller; with what it chose for those that
-    it holds (a backbone's name), some of which speaks of layers that are no more."""
+    it holds (a backbone's name), some of which speaks of layers that are no more. With `layers`, as
+    many as there are kinds of them, up to that number."""
     made: dict[str, Any] = {}
-    layers = getattr(config, "num_hidden_layers", None)
+    count = getattr(config, "num_hidden_layers", None)
+    kept = _kinds(config, count, layers) if layers else None
+    if kept is not None:
+        table = table | {"num_hidden_layers": len(kept)}
     for field, value in vars(config).items():
         if hasattr(value, "model_type"):
             chosen = value.to_diff_dict() if with_choices else {}
-            made[field] = chosen | _smaller(value, table, with_choices, whole_images)
+            made[field] = chosen | _smaller(value, table, with_choices, whole_images, layers)
             made[field]["model_type"] = value.model_type
         elif isinstance(value, int) and not isinstance(value, bool) and field in table:
             made[field] = min(value, table[field])
@@ -143,12 +201,25 @@ def _smaller(
             made[field] = min(value, WORDS - 1)
         elif isinstance(value, list) and field in STAGES and not whole_images:
             made[field] = [1] * len(value)
-        elif isinstance(value, list) and len(value) == layers:  # one for each layer
+        elif isinstance(value, list) and len(value) == count and kept is not None:
+            made[field] = [value[at] for at in kept]
+        elif isinstance(value, list) and len(value) == count:  # one for each layer
             made[field] = value[-table["num_hidden_layers"] :]  # the last one is of a rarer kind
     if isinstance(getattr(config, "image_size", None), int) and not whole_images:
         patch = getattr(config, "patch_size", None)
         made["image_size"] = PATCHES * patch if isinstance(patch, int) else SIDE
     return made
+
+
+def _kinds(config: Any, count: int | None, most: int) -> list[int] | None:
+    """Layers such that there is one of each kind, as lists with an entry per layer tell them."""
+    lists = [x for x in vars(config).values() if isinstance(x, list) and len(x) == count]
+    if not lists or count is None:
+        return None
+    kinds: dict[str, int] = {}
+    for at in range(count):
+        kinds.setdefault(repr([each[at] for each in lists]), at)
+    return sorted(kinds.values())[:most] if len(kinds) > 1 else [0, count - 1][:count]
 
 
 # ------------------------------------------------------------------------------------ inputs

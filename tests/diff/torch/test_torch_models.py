@@ -197,6 +197,20 @@ def test_a_size_without_a_range_has_the_limits_of_the_model():
         tw.compile(Limited(), args=example, dynamic={**dynamic, "count": (1, 40)}, threads=1)
 
 
+class Triples(nn.Module):
+    def forward(self, x):
+        return x.reshape(-1, 3).sum(1)
+
+
+def test_what_cannot_be_proved_of_a_size_is_asserted():
+    """torch.export asks for sizes that are multiples, which a range does not tell."""
+    dynamic = {"x": {0: "n"}, "n": (6, 60)}
+    model = tw.compile(Triples(), args=(torch.ones(6),), dynamic=dynamic, threads=1)
+    assert model(torch.ones(9)).tolist() == [3.0, 3.0, 3.0]
+    with pytest.raises(tw.TilewrightError, match="TW4012"):
+        model(torch.ones(8))
+
+
 def test_recurrent_layers_run_for_any_length():
     net = nn.GRU(4, 3, batch_first=True).eval()
     model = tw.compile(net, args=(torch.randn(2, 5, 4),), dynamic=True, threads=1)

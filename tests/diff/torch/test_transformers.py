@@ -1,6 +1,7 @@
 """Models of transformers: examples from the config, and text with keys and values as state."""
 
 import copy
+import functools
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ import torch
 import tilewright as tw
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.frontends.torch.examples import examples_of, without_cache
-from tilewright.frontends.torch.generate import STATE, Generator, LanguageModule
+from tilewright.frontends.torch.generate import Generator, LanguageModule
+from tilewright.frontends.torch.memory import Shape, shapes, tensors_in, with_tensors
 from tilewright.frontends.torch.options import Options
 from tilewright.frontends.torch.sampling import Sampling
 
@@ -96,8 +98,7 @@ class Eager:
 
     def __init__(self, model, args, dynamic, kwargs=None):
         self.model = model
-        states = {name: x for name, x in model.named_buffers() if name.startswith(STATE)}
-        self.structure = SimpleNamespace(states=states)
+        self.structure = SimpleNamespace(states=dict(model.named_buffers(recurse=False)))
 
     def __call__(self, *args, **kwargs):
         with torch.no_grad():
@@ -124,9 +125,7 @@ SETTINGS = {
 
 def language_module(model):
     """One whose graphs PyTorch runs."""
-    made = object.__new__(LanguageModule)
-    made.model, made.compile, made.generators = model, Eager, {}
-    return made
+    return LanguageModule.of(model, Eager)
 
 
 def spread(model):
@@ -162,11 +161,96 @@ def test_sources_of_several_lengths_are_read():
     assert language_module(model).generate(sources, **asked).tolist() == want.tolist()
 
 
+class Streamer:
+    """The tokens that were told of, in order."""
+
+    def __init__(self):
+        self.told, self.is_over = [], False
+
+    def put(self, tokens):
+        self.told.append(tokens.tolist())
+
+    def end(self):
+        self.is_over = True
+
+
+LEFT = {
+    "bad words": {"bad_words_ids": [[3], [40, 9]], "eos_token_id": 63},
+    "a bias": {"sequence_bias": [[[7], 4.0], [[5, 9], -3.0]]},
+    "lengths": {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 63},
+    "drawn": {"do_sample": True, "min_p": 0.05, "top_k": 20, "temperature": 0.7},
+    "typical": {"do_sample": True, "typical_p": 0.8, "renormalize_logits": True},
+    "beams": {"bad_words_ids": [[3]], "num_beams": 3, "eos_token_id": 63},
+    "a penalty": {"repetition_penalty": 1.7},
+    "only some": {"prefix_allowed_tokens_fn": lambda row, tokens: [3, 4 + row, len(tokens)]},
+    "a processor": {"logits_processor": [lambda tokens, logits: -logits]},
+}
+
+
+@pytest.mark.parametrize("asked", LEFT.values(), ids=LEFT)
+def test_what_is_left_to_transformers_is_as_in_its_own_loop(model, asked):
+    torch.manual_seed(0)
+    model = spread(copy.deepcopy(model))
+    asked = {"max_new_tokens": 7, "attention_mask": (PROMPTS != 0).long(), "pad_token_id": 0,
+             "do_sample": False} | asked  # fmt: skip
+    torch.manual_seed(1)
+    want = model.generate(PROMPTS, **asked)
+    torch.manual_seed(1)
+    assert language_module(model).generate(PROMPTS, **asked).tolist() == want.tolist()
+
+
+def test_texts_end_by_any_criterion_and_are_told_of(model):
+    torch.manual_seed(0)
+    model = spread(copy.deepcopy(model))
+    model.generation_config.eos_token_id = None
+
+    def at_odds(tokens, scores):
+        return torch.full((len(tokens),), tokens.shape[1] >= 9)
+
+    told = {}
+    for which in (model, language_module(model)):
+        told[which] = Streamer()
+        asked = {"max_new_tokens": 12, "stopping_criteria": [at_odds], "streamer": told[which]}
+        made = which.generate(PROMPTS[1:], do_sample=False, **asked)
+        assert made.shape == (1, 9)
+    first, second = told.values()
+    assert first.told == second.told
+    assert first.is_over
+    assert second.is_over
+
+
+def test_a_source_bars_tokens_too():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=64, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2,
+                      decoder_start_token_id=1)  # fmt: skip
+    model = spread(T5ForConditionalGeneration(config).eval())
+    sources = torch.tensor([[5, 9, 13, 6], [7, 1, 2, 4]])
+    asked = {"encoder_no_repeat_ngram_size": 1, "max_new_tokens": 5}
+    for beams in (1, 2):
+        want = model.generate(sources, do_sample=False, num_beams=beams, **asked)
+        made = language_module(model).generate(sources, num_beams=beams, **asked)
+        assert made.tolist() == want.tolist()
+
+
+def test_a_generation_config_goes_before_the_model_s(model):
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(max_new_tokens=4, eos_token_id=63)
+    want = model.generate(PROMPTS[1:], generation_config=config, do_sample=False)
+    made = language_module(model).generate(PROMPTS[1:], generation_config=config)
+    assert made.tolist() == want.tolist()
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
         ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
-        ({"bad_words_ids": [[3]]}, "bad_words_ids"),
+        ({"num_beams": 2, "max_time": 5.0}, "max_time of beams"),
+        ({"stop_strings": ["."]}, "stop_strings need a tokenizer"),
+        ({"assistant_model": 1}, "no option assistant_model"),
+        ({"return_dict_in_generate": True}, "return_dict_in_generate=True"),
         ({"num_beams": 2, "do_sample": True}, "beams that are drawn"),
         ({"num_return_sequences": 2}, "num_return_sequences"),
         ({"maximum": 2}, "no option maximum"),
@@ -213,32 +297,129 @@ def test_a_decoder_reads_what_the_encoder_made_once():
         assert text.generate(begin, 4).tolist() == want.tolist()
 
 
-def test_a_model_without_keys_and_values_does_not_generate():
-    from transformers import MambaConfig, MambaForCausalLM
+REMEMBERED = {
+    # Keys and values of fixed length, or states that hold all that was read, or both.
+    "mamba": ("Mamba", {**SMALL, "state_size": 4}, "Fixed"),
+    "mamba2": ("Mamba2", {**SMALL, "num_heads": 2, "head_dim": 16, "state_size": 4,
+                          "n_groups": 1, "chunk_size": 4}, "Fixed"),
+    "attention and states": ("Jamba", {
+        **SMALL, "num_key_value_heads": 1, "intermediate_size": 32, "mamba_d_state": 4,
+        "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2,
+        "use_mamba_kernels": False}, "Fixed"),
+    "windows": ("Gemma3", {
+        **SMALL, "num_key_value_heads": 1, "intermediate_size": 32, "head_dim": 8,
+        "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}, "Fixed"),
+    # Biases by distance, of the mask.
+    "alibi": ("Falcon", {**SMALL, "alibi": True}, "Fixed"),
+    # Local attention takes the length of the keys for the number of tokens so far.
+    "local attention": ("GPTNeo", {
+        "vocab_size": 64, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "window_size": 8,
+        "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64}, "Growing"),
+    "a list of states": ("Rwkv", {**SMALL, "attention_hidden_size": 16}, "Growing"),
+    "nothing": ("OpenAIGPT", {"vocab_size": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}, "Whole"),
+}  # fmt: skip
+KINDS = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+         "OpenAIGPT": ("OpenAIGPTConfig", "OpenAIGPTLMHeadModel")}  # fmt: skip
 
-    model = MambaForCausalLM(MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1))
-    with pytest.raises(Unsupported, match="TW4035"):
-        Generator(model, tw.compile, length=8)
 
-
-def test_a_model_that_a_static_cache_changes_does_not_generate():
-    """Its local attention takes the length of the keys for the number of tokens so far."""
-    from transformers import GPTNeoConfig, GPTNeoForCausalLM
+def small(name, fields):
+    import transformers
 
     torch.manual_seed(0)
-    config = GPTNeoConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=2,
-        window_size=8,
-        attention_types=[[["global", "local"], 1]],
-        max_position_embeddings=64,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    with pytest.raises(Unsupported, match=r"TW4035.*cache of fixed length"):
-        Generator(GPTNeoForCausalLM(config), tw.compile, length=64)
+    config, model = KINDS.get(name, (f"{name}Config", f"{name}ForCausalLM"))
+    made = getattr(transformers, config)(**fields, bos_token_id=0, eos_token_id=63, pad_token_id=0)
+    return spread(getattr(transformers, model)(made).eval())
+
+
+@pytest.mark.parametrize("is_padded", [False, True], ids=["one", "padded"])
+@pytest.mark.parametrize(("name", "fields", "how"), REMEMBERED.values(), ids=REMEMBERED)
+def test_what_a_model_remembers_decides_how_it_is_called(name, fields, how, is_padded):
+    model = small(name, fields)
+    prompts = PROMPTS if is_padded else PROMPTS[1:]
+    asked = {"max_new_tokens": 8, "attention_mask": (prompts != 0).long(), "eos_token_id": None}
+    if name == "Rwkv" and is_padded:
+        del asked["attention_mask"]  # it takes what pads for text
+    model.generation_config.eos_token_id = None
+    want = model.generate(prompts, do_sample=False, **asked)
+    text = language_module(model)
+    assert text.generate(prompts, **asked).tolist() == want.tolist()
+    (generator,) = text.generators.values()
+    assert type(generator.decoder).__name__ == how
+    assert text.generate(prompts, **asked).tolist() == want.tolist()
+
+
+def untraceable(which):
+    """A compiler that has no graph for several tokens."""
+
+    def compile(model, args, **named):
+        if args[0].shape[1] > 1:
+            raise Unsupported("TW1125", "it loops over tokens")
+        return Eager(model, args, **named)
+
+    return LanguageModule.of(which, compile)
+
+
+@pytest.mark.parametrize("of", ["mamba", "attention and states", "local attention", "windows"])
+def test_prompts_are_read_token_by_token_where_a_graph_is_of_one(of):
+    """A state of a text that is padded begins behind that."""
+    name, fields, how = REMEMBERED[of]
+    model = small(name, fields)
+    model.generation_config.eos_token_id = None
+    for mask in (torch.ones_like(PROMPTS), (PROMPTS != 0).long()):
+        asked = {"max_new_tokens": 6, "attention_mask": mask, "num_beams": 2}
+        want = model.generate(PROMPTS, do_sample=False, **asked)
+        text = untraceable(model)
+        assert text.generate(PROMPTS, **asked).tolist() == want.tolist()
+        (generator,) = text.generators.values()
+        assert not generator.reader.has_prompt
+        assert type(generator.decoder).__name__ == how
+
+
+@pytest.mark.parametrize("of", ["mamba", "local attention"])
+def test_states_and_growing_keys_are_compiled(of):
+    name, fields, _ = REMEMBERED[of]
+    model = small(name, fields)
+    want = model.generate(PROMPTS[1:], do_sample=False, max_new_tokens=6, eos_token_id=None)
+    text = Generator(model, functools.partial(tw.compile, threads=1), length=16)
+    assert text.generate(PROMPTS[1:], 6).tolist() == want.tolist()
+    text.reset()
+    with torch.no_grad():
+        told = model(PROMPTS[1:]).logits[:, -1:]
+    torch.testing.assert_close(text.read(PROMPTS[1:]), told, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UserError, match="TW4046"):
+        text.read(torch.zeros(1, 12, dtype=torch.int64))
+
+
+def test_a_model_that_runs_in_no_way_tells_all_reasons():
+    from transformers import XLNetConfig, XLNetLMHeadModel
+
+    config = XLNetConfig(vocab_size=64, d_model=16, n_layer=2, n_head=2, d_inner=32)
+    model = spread(XLNetLMHeadModel(config).eval())
+    with pytest.raises(Unsupported, match=r"(?s)TW4035.*fixed length: .*growing.*: .*without"):
+        Generator(model, Eager, length=8)
+
+
+def test_a_cache_is_taken_apart_and_put_together():
+    from transformers import DynamicCache
+
+    def kept(batch, count):
+        cache = DynamicCache()
+        cache.update(torch.zeros(batch, 2, count, 4), torch.ones(batch, 2, count, 4), 0)
+        return {"cache": cache, "states": [(torch.zeros(batch, 3), 5)]}
+
+    held = kept(2, 4)
+    tensors = tensors_in(held)
+    layer = {f"cache.layers.0.{name}" for name in ("keys", "values")}
+    assert tensors.keys() == layer | {"states.0.0"}
+    other = with_tensors(held, {"states.0.0": torch.ones(2, 3)})
+    assert other["states"][0][0].sum() == 6
+    assert other["states"][0][1] == 5
+    assert other["cache"] is not held["cache"]
+    assert held["states"][0][0].sum() == 0
+    found = shapes(kept, 2, 4)
+    assert found == dict.fromkeys(layer, Shape(0, 2)) | {"states.0.0": Shape(0, None)}
+    assert shapes(lambda batch, count: [torch.zeros(batch, 2), count], 2, 4) is None
+    assert shapes(lambda batch, count: [torch.zeros(batch, count, count)], 2, 4) is None
 
 
 def test_positions_are_those_of_transformers_own_generate():
@@ -251,25 +432,6 @@ def test_positions_are_those_of_transformers_own_generate():
     asked = {"max_new_tokens": 6, "eos_token_id": 63, "attention_mask": torch.ones_like(PROMPTS)}
     want = model.generate(PROMPTS, do_sample=False, **asked)
     assert language_module(model).generate(PROMPTS, **asked).tolist() == want.tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("OpenAIGPT", {"n_embd": 16, "n_layer": 2, "n_head": 2}),  # does not remember
-        (
-            "Falcon",
-            {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "alibi": True},
-        ),
-    ],
-)
-def test_models_that_no_static_cache_serves_are_refused(name, fields):
-    import transformers
-
-    config = getattr(transformers, f"{name}Config")(vocab_size=64, **fields)
-    kind = {"OpenAIGPT": "OpenAIGPTLMHeadModel"}.get(name, f"{name}ForCausalLM")
-    with pytest.raises(Unsupported, match="TW4035"):
-        Generator(getattr(transformers, kind)(config).eval(), Eager, length=64)
 
 
 def test_other_modules_have_no_examples():

@@ -86,3 +86,13 @@ def test_of_a_list_with_one_for_each_layer_the_last_ones_stay(shrunk):
     config = Config(name="", num_hidden_layers=4, kinds=kinds)
     made = shrunk._smaller(config, shrunk.TABLES[0], False)
     assert made == {"num_hidden_layers": 2, "kinds": ["sliding", "full"]}
+
+
+def test_of_a_model_that_writes_text_there_is_a_layer_of_each_kind(shrunk):
+    kinds, others = ["a", "a", "b", "a", "b"], [0, 0, 0, 1, 0]
+    config = Config(name="", num_hidden_layers=5, kinds=kinds, others=others)
+    made = shrunk._smaller(config, shrunk.TABLES[0], False, layers=4)
+    assert made == {"num_hidden_layers": 3, "kinds": ["a", "b", "a"], "others": [0, 0, 1]}
+    config = Config(name="", num_hidden_layers=5, kinds=["a"] * 5)
+    made = shrunk._smaller(config, shrunk.TABLES[0], False, layers=4)
+    assert made == {"num_hidden_layers": 2, "kinds": ["a", "a"]}

@@ -2,14 +2,15 @@
 
     options = Options.of(model.generation_config, {"num_beams": 4}, prompt_length=5)
 
-A model brings a config of its own, and a call adds to it. Each field is followed, or means nothing
-here (how transformers itself is to be fast), or is refused by its name: none is passed over.
+A model brings a config of its own, and a call adds to it. Each field is followed, or left to the
+processors of logits that transformers makes of it (`prepared`), or means nothing here (how
+transformers itself is to be fast), or is refused by its name: none is passed over.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,19 @@ FOLLOWED = {
     *("forced_bos_token_id", "forced_eos_token_id", "pad_token_id", "eos_token_id"),
     *("bos_token_id", "decoder_start_token_id"),
 }
+# What transformers' own processors of logits, and criteria of when to stop, follow.
+PREPARED = {
+    *("min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "bad_words_ids"),
+    *("sequence_bias", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+    *("exponential_decay_length_penalty", "remove_invalid_values", "renormalize_logits"),
+    *("watermarking_config", "stop_strings", "max_time"),
+}
+STOPPING = {"stop_strings", "max_time", "stopping_criteria", "streamer"}  # not by beams
+# Arguments beside the config that they are made of.
+BESIDE = (
+    *("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "tokenizer"),
+    *("streamer",),
+)
 # How transformers runs a model, or a second one beside it; they change no text.
 WITHOUT_EFFECT = {
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory"),
@@ -87,6 +101,61 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """What transformers makes of the options of one call."""
+
+    processors: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of tokens and logits
+    stops: Callable[[torch.Tensor, Any], torch.Tensor]  # which texts are to end
+    streamer: Any = None
+
+    @staticmethod
+    def of(
+        model: Any,
+        known: Any,
+        inputs: torch.Tensor,
+        mask: torch.Tensor | None,
+        asked: Mapping[str, Any],
+    ) -> Prepared:
+        """By transformers' own `generate`, up to where it would run the model."""
+        from transformers.generation import (
+            GenerationMixin,
+            LogitsProcessorList,
+            StoppingCriteriaList,
+            StopStringCriteria,
+        )
+        from transformers.modeling_outputs import BaseModelOutput
+
+        found: list[Prepared] = []
+
+        def take(  # by these names it is called
+            model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, **_: Any
+        ) -> Any:
+            found.append(Prepared(logits_processor, stopping_criteria, streamer))
+            return input_ids
+
+        known, given = copy.deepcopy(known), dict(asked)
+        streamer, tokenizer = given.pop("streamer"), given.pop("tokenizer")
+        processors = LogitsProcessorList(given.pop("logits_processor") or ())
+        stops = StoppingCriteriaList(given.pop("stopping_criteria") or ())
+        strings = given.pop("stop_strings", known.stop_strings)
+        known.stop_strings = None
+        if strings:
+            if tokenizer is None:
+                raise UserError("TW4036", "stop_strings need a tokenizer", help="pass tokenizer=")
+            stops.append(StopStringCriteria(tokenizer, strings))
+        if mask is not None or not model.config.is_encoder_decoder:
+            whole = torch.ones(inputs.shape[:2], dtype=torch.int64)
+            given["attention_mask"] = whole if mask is None else mask
+        if model.config.is_encoder_decoder:  # it is not to run the encoder
+            nothing = torch.zeros(len(inputs), 1, 1)
+            given["encoder_outputs"] = BaseModelOutput(last_hidden_state=nothing)
+        GenerationMixin.generate(
+            model, inputs, generation_config=known, custom_generate=take,
+            logits_processor=processors, stopping_criteria=stops, **given)  # fmt: skip
+        return found[0]
+
+
+@dataclass(frozen=True)
 class Options:
     """How a text goes on."""
 
@@ -97,6 +166,16 @@ class Options:
     beams: Beams | None = None
     copies: int = 1  # texts for each that is given
     limits: Limits = field(default_factory=Limits)
+    # What is left to transformers, by name, and what it makes of that.
+    left: tuple[str, ...] = ()
+    prepared: Prepared | None = None
+
+    def kept(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, words] behind tokens [batch, tokens], as all options have them."""
+        if self.prepared is not None:
+            made: torch.Tensor = self.prepared.processors(tokens, logits)
+            return made
+        return self.limits.kept(logits, tokens, self.ends)
 
     @staticmethod
     def of(
@@ -112,8 +191,12 @@ class Options:
             raise UserError("TW4036", f"generate has no option {', '.join(unknown)}", help=HELP)
         values = {name: value for name, value in config.to_dict().items() if _asks(name, value)}
         fields = set(type(config)().to_dict())
-        refused = [f"{name}={values[name]!r}" for name in values
-                   if name in fields and name not in FOLLOWED | WITHOUT_EFFECT]  # fmt: skip
+        left = [name for name in values if name in PREPARED]
+        refused = [
+            f"{name}={values[name]!r}"
+            for name in values
+            if name in fields and name not in FOLLOWED | WITHOUT_EFFECT | PREPARED
+        ]
         width, copies = (_number(config, name, 1) for name in ("num_beams", "num_return_sequences"))
         draws = bool(sampling or config.do_sample)
         if width > 1 and draws:
@@ -144,7 +227,7 @@ class Options:
             max(_number(config, "no_repeat_ngram_size", 0), 0),
             _listed(config.suppress_tokens), _listed(config.begin_suppress_tokens),
             config.forced_bos_token_id, _listed(config.forced_eos_token_id))  # fmt: skip
-        return Options(count, ends, pad, sampling, beams, copies, limits)
+        return Options(count, ends, pad, sampling, beams, copies, limits, tuple(left))
 
 
 HELP = "the model's own generate() follows all of transformers' options, in eager"

@@ -177,13 +177,14 @@ def _traced(
 def _traced_plainly(
     source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> ExportedProgram:
-    """Trace by torch.export. Dimensions without a range are limited to what the model accepts."""
+    """Trace by torch.export. Dimensions without a range are limited to what the model accepts; what
+    it cannot prove of others becomes an assertion."""
 
-    def trace(shapes: Any) -> ExportedProgram:
+    def trace(shapes: Any, **how: bool) -> ExportedProgram:
         with warnings.catch_warnings(), kept_whole(source):
             warnings.simplefilter("ignore")
             return torch.export.export(
-                source, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False
+                source, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False, **how
             )
 
     try:
@@ -191,15 +192,19 @@ def _traced_plainly(
             return trace(shapes)
         except Exception as error:
             limited = _try_limited(shapes, str(error))
-            if limited is None:
+            if limited is not None:
+                return trace(limited)
+            if _UNPROVEN not in str(error) or _BOUND.search(str(error)):
                 raise
-            return trace(limited)
+            return trace(shapes, prefer_deferred_runtime_asserts_over_guards=True)
     except TilewrightError:
         raise
     except Exception as error:
         raise _untraced(f"torch.export cannot trace {_name(source)}", error) from error
 
 
+_UNPROVEN = "satisfy the generated guard"  # of sizes, not one that is a constant
+_BOUND = re.compile(_UNPROVEN + r" L\[[^=]*\.size\(\)\[\d+\] [<>]=? \d+(?:\.|$)", re.MULTILINE)
 _FIXES = re.compile(r"^Suggested fixes:\n(?P<lines>(?:  .+\n?)+)", re.MULTILINE)
 _LIMITS = re.compile(r"  (\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 
