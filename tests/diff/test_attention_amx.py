@@ -23,6 +23,8 @@ CASES = {
     "causal, keys before": (1, 2, 1, 70, 121, 32, 20, "causal = true, past = 51", ""),
     "causal, more queries": (1, 2, 2, 90, 40, 32, 16, "causal = true", ""),
     "window": (1, 2, 2, 130, 130, 32, 16, "window = (9, 40)", ""),
+    "narrow window": (1, 2, 1, 300, 300, 32, 32, "causal = true, window = (33, -1)", ""),
+    "window, keys before": (1, 1, 1, 70, 300, 32, 32, "window = (20, 5), past = 217", ""),
     "cap": (1, 1, 1, 40, 40, 32, 32, "softcap = 2.0, scale = 0.3", ""),
     "added for each query": (1, 2, 2, 45, 50, 32, 32, "", "f32[1, 1, 45, 50]"),
     "hidden for all queries": (2, 2, 2, 45, 50, 32, 32, "", "bool[2, 1, 1, 50]"),
@@ -73,6 +75,19 @@ def test_attention_on_tiles_keeps_the_answer(case, threads):
 @pytest.mark.parametrize("case", ["less than a tile", "shared keys"])
 def test_the_interpreter_agrees(case):
     run(case, SERVER, 1, tensor.interpret)
+
+
+def test_tiles_of_keys_that_a_window_hides_are_left_out():
+    module = graph.parse(
+        "graph @main(%q: bf16[1, 2, 320, 32]) -> (f32[1, 2, 320, 32]) { %y = attention(%q, %q, %q) "
+        "{causal = true, window = (64, -1), round_weights = true, to = dtype f32} return %y }"
+    )
+    made = default_schedule(lower_graph(module.main, "k"), SERVER, threads=2)
+    lowered = str(tensor.passes.lower(made.function))
+    assert "amx" in lowered
+    assert "f32[10240]" not in lowered  # 32 queries by 320 keys
+    tiles = "in max(0, %ax0_ax1_ax2 % 10 - 2)..%ax0_ax1_ax2 % 10 + 1 "
+    assert lowered.count(tiles) == 2  # of scores, and of values
 
 
 def test_no_more_scores_exist_than_a_tile_has():

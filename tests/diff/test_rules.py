@@ -220,6 +220,19 @@ ATTENTION = {  # batch, query heads, key heads, queries, keys, features, width
     "causal, keys before": (1, 2, 1, 70, 121, 8, 20, "causal = true, past = 51"),
     "causal, more queries": (1, 2, 2, 90, 40, 8, 16, "causal = true"),
     "window": (1, 2, 2, 130, 130, 8, 16, "window = (9, 40)"),
+    "narrow window": (1, 2, 1, 200, 200, 8, 16, "causal = true, window = (20, -1)"),
+    "window, keys before": (1, 2, 1, 70, 321, 8, 20, "window = (20, 3), past = 251"),
+    "window beyond the keys": (1, 1, 1, 150, 40, 8, 16, "window = (30, 0)"),
+    "one query of a window": (
+        1,
+        2,
+        2,
+        1,
+        300,
+        8,
+        16,
+        "causal = true, window = (40, -1), past = 299",
+    ),
 }
 
 
@@ -290,6 +303,23 @@ def test_causal_attention_leaves_out_keys_that_no_query_of_a_tile_sees():
     # Of the scores, 8 keys at a time; of the values, 4.
     assert "in 0..%i_0 * 4 + 4 " in flat
     assert "in 0..%i_0 * 8 + 8 " in flat
+
+
+@pytest.mark.parametrize(("queries", "kept"), [("256", "f32[3072]"), ("n", "f32[n * 32]")])
+def test_a_window_leaves_out_keys_on_both_sides(queries, kept):
+    of = f"f32[1, 8, {queries}, 64]"
+    module = graph.parse(
+        f"graph @main(%q: {of}, %k: {of}, %v: {of}) -> ({of}) {{ "
+        "%y = attention(%q, %k, %v) {causal = true, window = (64, -1)} return %y }"
+    )
+    target = "x86_64-linux-gnu -mcpu=emeraldrapids"
+    made = default_schedule(lower_graph(module.main, "k"), target, threads=1)
+    flat = str(tensor.passes.lower(made.function))
+    # Scores and weights of 96 keys by 32 queries, where the number of keys is known.
+    assert f"alloc %y_scores: {kept}" in flat
+    assert f"alloc %y_exp: {kept}" in flat
+    assert "in max(%i_0 * 4 - 8, 0)..%i_0 * 4 + 4 " in flat  # 8 keys at a time
+    assert "in max(0, %i_0 * 32 - 64)..%i_0 * 32 + 32 " in flat
 
 
 def test_heads_side_by_side_are_copied_apart(close):

@@ -7,7 +7,7 @@ maximum score, the sum of exponentials relative to it, and the values weighted b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym, te
@@ -147,7 +147,12 @@ def _attention(
     weighted = grid.filled(v, f"{name}_weighted")
 
     def is_near(*at: Expr) -> Expr:
-        return sym.all_of(*_near(use, lengths, rows, grid.block(at), at[-1]))
+        return sym.all_of(*_near(use, lengths, grid, grid.block(at), at[-1]))
+
+    def is_near_tile(*at: Expr) -> Expr:
+        """Tiles are multiplied whole: masked keys in them have a weight of zero."""
+        tile = sym.floordiv(at[-1], QUERY_BLOCK)
+        return sym.all_of(*_near(use, lengths, grid, grid.block(at), tile, by_tile=True))
 
     def masked(*at: Expr) -> Expr:
         score, never = capped[at], te.const(-math.inf, of)
@@ -196,8 +201,7 @@ def _attention(
             shape[-1],
             lambda j: wide(factors[(*at[:-1], j)]) * wide(weighted[at[0], key, j, at[-1]]),
             te.const(0, of),
-            # Tiles are multiplied whole: masked keys have a weight of zero there.
-            where=lambda j: TRUE if grid.in_tiles else is_near(*at[:-1], j),
+            where=lambda j: is_near_tile(*at[:-1], j) if grid.in_tiles else is_near(*at[:-1], j),
         )
 
     values = te.compute((*grid.lead, weighted.shape[3]), value, name=f"{name}_values")
@@ -327,22 +331,32 @@ def _stage(x: Tensor, rows: Expr, features: Expr, name: str) -> Tensor:
 STAGE = "attention_stage"  # attribute of blocks that a rule places
 
 
-def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) -> list[Expr]:
-    """Necessary conditions for a key to be visible to any query of a block.
+def _near(
+    use: Use, lengths: Tensor | None, grid: _Grid, block: Expr, key: Expr, *, by_tile: bool = False
+) -> list[Expr]:
+    """Necessary conditions for a key to be visible to any query of a block; in tiles, for any of
+    the key's tile, whose number may take the place of the key.
 
     Other keys have no influence: schedules that process blocks or parts of them may skip these.
     """
     left, right = use["window"]
-    count = static(rows)
-    if not use["skips"] or lengths is not None or (count is not None and count <= QUERY_BLOCK):
+    count = static(grid.rows)
+    if not use["skips"] or lengths is not None:
         return []
-    first = sym.add(sym.mul(block, QUERY_BLOCK), use["past"])
+    past, beyond = sym.as_expr(use["past"]), 0 if use["causal"] else right
+
+    def place(offset: Expr, rounded: Callable[[Expr, int], Expr]) -> Expr:
+        """The key so many places after the block's first query, or its tile."""
+        if not grid.in_tiles:
+            return sym.add(sym.mul(block, QUERY_BLOCK), offset)
+        tile = sym.simplify(sym.add(block, rounded(offset, QUERY_BLOCK)))
+        return tile if by_tile else sym.mul(tile, QUERY_BLOCK)
+
     tests: list[Expr] = []
-    if use["causal"] or right >= 0:
-        beyond = 0 if use["causal"] else right
-        tests.append(sym.lt(key, sym.add(first, QUERY_BLOCK + beyond)))
+    if beyond >= 0 and (count is None or count > QUERY_BLOCK):
+        tests.append(sym.lt(key, place(sym.add(past, QUERY_BLOCK + beyond), sym.ceildiv)))
     if left >= 0:
-        tests.append(sym.le(sym.sub(first, left), key))
+        tests.append(sym.le(place(sym.sub(past, left), sym.floordiv), key))
     return tests
 
 

@@ -91,7 +91,7 @@ def _is_recomputed_by(block: Block, reader: Block) -> bool:
 
 def _is_gemm_operand(block: Block, reader: Block) -> bool:
     """Whether a consumer is a contraction that reads the elements many times, unchanged."""
-    return operands(reader) is not None and _axes(reader) > _axes(block)
+    return operands(reader, is_masked=True) is not None and _axes(reader) > _axes(block)
 
 
 def _axes(block: Block) -> int:

@@ -2,9 +2,9 @@
 
 from tilewright.sym import extend as _extend  # installs Context.bind and assume
 from tilewright.sym.affine import is_bijective, linear, split_terms
-from tilewright.sym.bounds import bounds
+from tilewright.sym.bounds import bounds, upper_bound
 from tilewright.sym.context import EMPTY, Context, Interval
-from tilewright.sym.evaluate import evaluate
+from tilewright.sym.evaluate import evaluate, share_where
 from tilewright.sym.expr import (
     FALSE,
     ONE,

@@ -15,10 +15,12 @@ from typing import Any
 from tilewright.base.dtype import INDEX
 from tilewright.sym import expr as e
 from tilewright.sym.context import ANY, EMPTY, NATURAL, Context, Interval
-from tilewright.sym.expr import Const, Expr, Size, Var
+from tilewright.sym.expr import Const, Expr, Size, Var, const
+from tilewright.sym.ops import floordiv, floormod
 from tilewright.sym.poly import Monomial, Poly, Product, poly_of
 
 _BOOLEAN = Interval(0, 1)
+_APART = 8  # minima, maxima and quotients that `upper_bound` takes apart
 
 
 def bounds(expr: Expr, ctx: Context = EMPTY) -> Interval:
@@ -41,6 +43,46 @@ def poly_bounds(poly: Poly, ctx: Context) -> Interval:
         if lower is None and upper is None:
             return ANY
     return Interval(lower, upper)
+
+
+def upper_bound(expr: Expr, ctx: Context = EMPTY) -> int | None:
+    """An upper bound of an integer, minima, maxima and quotients taken apart, whose operands may
+    cancel against the rest: x - max(0, x - 9) is at most 9 for x of any range."""
+    return _taken_apart(poly_of(expr), ctx, _APART)
+
+
+def _taken_apart(poly: Poly, ctx: Context, left: int) -> int | None:
+    found = poly_bounds(poly, ctx).upper
+    sides = next((x for term in poly.terms.items() if (x := _sides(*term))), None) if left else None
+    if sides is None:
+        return found
+    atom, is_either, parts = sides
+    rest = poly.plus(Poly({atom: poly.terms[atom]}, 0), -1)
+    ends = [_taken_apart(rest.plus(part), ctx, left - 1) for part in parts]
+    known = [end for end in ends if end is not None]
+    if not known or (is_either and len(known) < len(ends)):
+        return found
+    end = max(known) if is_either else min(known)
+    return end if found is None else min(found, end)
+
+
+def _sides(monomial: Monomial, times: int) -> tuple[Monomial, bool, list[Poly]] | None:
+    """What a term is at most: each of some polynomials, or one of them."""
+    if isinstance(monomial, (e.Max, e.Min)):
+        is_either = isinstance(monomial, e.Max) == (times > 0)
+        return monomial, is_either, [poly_of(x).scaled(times) for x in (monomial.a, monomial.b)]
+    if isinstance(monomial, e.FloorDiv) and isinstance(monomial.b, Const):
+        by = int(monomial.b.value)
+        if by > 0 and times % by == 0:  # a - by < by * (a // by) <= a
+            whole = poly_of(monomial.a) if times > 0 else poly_of(monomial.a).shifted(1 - by)
+            return monomial, False, [whole.scaled(times // by)]
+    if isinstance(monomial, e.FloorMod) and isinstance(monomial.a, e.FloorDiv):
+        inner, outer = monomial.a.b, monomial.b
+        if isinstance(inner, Const) and isinstance(outer, Const) and inner.value > 0:
+            # (a // inner) % outer, the same
+            rest = floormod(monomial.a.a, const(inner.value * outer.value))
+            return monomial, False, [poly_of(floordiv(rest, inner)).scaled(times)]
+    return None
 
 
 def lower_bound(poly: Poly, ctx: Context) -> int | None:

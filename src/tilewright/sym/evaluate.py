@@ -18,6 +18,8 @@ from tilewright.sym import expr as e
 from tilewright.sym.expr import Const, Expr, Select, Var
 from tilewright.sym.traced import least, most
 
+_SAMPLES = 64  # of the values of a variable, to see how often a condition holds
+
 _SCALAR: dict[type[Expr], Callable[[Any, Any], Any]] = {
     e.Add: operator.add,
     e.Sub: operator.sub,
@@ -50,6 +52,14 @@ def evaluate(expr: Expr, env: Mapping[Var, Any]) -> Any:
     arrays = any(isinstance(value, np.ndarray) for value in done.values())
     with np.errstate(divide="ignore") if arrays else _NOTHING:
         return _evaluate(expr, done, _ARRAY if arrays else _SCALAR)
+
+
+def share_where(cond: Expr, extents: Mapping[Var, int], env: Mapping[Var, Any]) -> float:
+    """The share of values of variables, each from 0 to before its extent, for which a condition
+    holds, as far as samples tell; `env` gives the values of others."""
+    places = [np.arange(0, n, max(1, n // _SAMPLES)) for n in extents.values()]
+    grid = np.meshgrid(*places, indexing="ij")
+    return float(np.mean(evaluate(cond, {**env, **dict(zip(extents, grid, strict=True))})))
 
 
 class _Nothing:

@@ -22,8 +22,10 @@ from tilewright.sym import (
     minimum,
     ne,
     select,
+    share_where,
     size,
     symbolic_bounds,
+    upper_bound,
     var,
 )
 
@@ -199,3 +201,32 @@ def test_no_bound_where_none_can_be_told() -> None:
 
 def test_what_does_not_move_stays() -> None:
     check(io * 8 + n, {ii: (0, 8)}, io * 8 + n, io * 8 + n)
+
+
+def test_an_upper_bound_takes_minima_and_quotients_apart() -> None:
+    ctx = EMPTY.bind(i, 0, n)
+    assert span(i + 4 - maximum(0, i - 9), ctx)[1] is None
+    assert upper_bound(i + 4 - maximum(0, i - 9), ctx) == 13
+    assert upper_bound(minimum(i, i - 3) - i, ctx) == -3
+    assert upper_bound(i // 2 * 2 - i, ctx) == 0
+    assert upper_bound(i - i // 8 * 8, ctx) == 7
+    assert upper_bound(i // 2 * 64 + 64 - minimum(maximum(0, i - 4) * 32, i * 32), ctx) == 192
+    assert upper_bound(i + 4 - minimum(0, i - 9), ctx) is None
+    assert upper_bound(i - maximum(0, 2 * i), ctx) == 0
+
+
+def test_an_upper_bound_is_never_below_a_value() -> None:
+    ctx = EMPTY.bind(i, 0, 40)
+    for expr in (
+        i - i // 3 * 3 + maximum(i, 7) - minimum(i, 9),
+        i * 5 - maximum(i // 4 * 8, minimum(i, 6) * 4),
+        minimum(i * 2, 30) - (i + 5) // 7 * 14,
+    ):
+        limit = upper_bound(expr, ctx)
+        assert limit is not None
+        assert limit >= max(int(evaluate(expr, {i: at})) for at in range(40))
+
+
+def test_how_often_a_condition_holds_is_sampled() -> None:
+    assert share_where(lt(i, j), {i: 4096, j: 4096}, {}) == pytest.approx(0.5, abs=0.02)
+    assert share_where(lt(i, n), {i: 8}, {n: 2}) == 0.25

@@ -40,6 +40,7 @@ from tilewright.graph.passes.prefer_integers import prefer_integers
 from tilewright.graph.passes.propagate_sizes import propagate_sizes
 from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
 from tilewright.graph.passes.recognize_attention import recognize_attention
+from tilewright.graph.passes.recognize_bands import recognize_bands
 from tilewright.graph.passes.recognize_float8 import recognize_float8
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
@@ -107,6 +108,7 @@ OPTIMIZED = (
     sink_transposes,
     recognize_norms,
     recognize_attention,
+    recognize_bands,
     decompose,
     canonicalize,
     remove_dead_nodes,

@@ -153,13 +153,13 @@ def _batch_norm(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def _attention(node: Node, steps: Steps) -> list[Node] | None:
-    """softmax(q k^T) v; not for sliding windows or per-batch lengths."""
+    """softmax(q k^T) v; not for per-batch lengths."""
     q, k, v = node.inputs[:3]
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     if q is None or k is None or v is None:
         return None
-    hidden, window = _causal(node), tuple(node.get("window", (-1, -1)))
-    if hidden is None or window != (-1, -1) or len(node.inputs) > 4:
+    hidden = _hidden(node)
+    if hidden is None or len(node.inputs) > 4:
         return None
     (batch, heads, rows, features), (_, shared, keys, _) = shape_of(q) or (), shape_of(k) or ()
     scale, cap = node.get("scale"), node.get("softcap", 0.0)
@@ -203,19 +203,24 @@ def _weights(scores: Value, mask: Value | None, steps: Steps) -> Value:
     return steps.add("where", steps.add("isnan", weights), zero, weights)
 
 
-def _causal(node: Node) -> Array | None:
-    """The positions that a causal mask hides, empty without one. None if sizes are dynamic, or a
-    negative offset would hide all keys of a query."""
-    if not node.get("causal", False):
+def _hidden(node: Node) -> Array | None:
+    """The keys that a causal mask or a window hides from each query, empty without one. None if
+    sizes are dynamic, or all keys of a query were hidden."""
+    is_causal, (left, right) = node.get("causal", False), node.get("window", (-1, -1))
+    if not is_causal and left < 0 and right < 0:
         return np.zeros((0, 0), bool)
     q, k = node.inputs[:2]
     rows, keys = [None if x is None else (shape_of(x) or ())[2] for x in (q, k)]
     past = node.get("past", 0)
-    if not isinstance(rows, Const) or not isinstance(keys, Const):
+    if not isinstance(rows, Const) or not isinstance(keys, Const) or not isinstance(past, int):
         return None
-    if not isinstance(past, int) or past < 0:
-        return None
-    return ~np.tri(int(rows.value), int(keys.value), past, dtype=bool)
+    gap = np.arange(int(keys.value)) - np.arange(int(rows.value))[:, None] - past
+    hidden = np.zeros(gap.shape, bool)
+    if is_causal or right >= 0:
+        hidden |= gap > (0 if is_causal else right)
+    if left >= 0:
+        hidden |= gap < -left
+    return None if hidden.all(-1).any() else hidden
 
 
 def _suppression(node: Node, steps: Steps) -> list[Node] | None:

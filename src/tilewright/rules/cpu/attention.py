@@ -169,6 +169,8 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     lanes = costs.lanes_of(target, found.first.block)
     root, first, second = found.stages.root, found.first, found.second
     rows, keys = root.guess(found.row), first.guess(found.other(first))
+    head_keys, seen = keys, second.summed_share  # others than these are skipped
+    keys = max(1, round(keys * seen))
     vectors, heads = ceil_div(rows, lanes), total(root, found.heads)
     tiles = ceil_div(vectors, c["tile_vectors"])
     features = ceil_div(second.guess(_feature(found)), lanes)
@@ -181,7 +183,10 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     read = ceil_div(rows, c["queries"]) * keys * features * lanes * item / rate
     gemms = first.guess(first.reduce[0]) * scores + np.maximum(keys * values, read)
     between = sum(
-        nest.instances / lanes * max(costs.body_cycles(nest.block), 1 / machine.loads_per_cycle)
+        nest.instances
+        * seen
+        / lanes
+        * max(costs.body_cycles(nest.block), 1 / machine.loads_per_cycle)
         for name, nest in found.stages.members.items()
         if name not in (first.name, second.name)
     )
@@ -198,10 +203,10 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
         row_bytes = sum(each.row_bytes for each in found.operands)
         usable_bytes = min(each.usable_bytes(machine.l2) for each in found.operands)
         near, far = 1 / machine.l2.bytes_per_cycle, 1 / beyond
-        packed = near if keys * row_bytes <= machine.l2.kept_bytes else far
-        plain = near if keys * row_bytes <= usable_bytes // 2 else far
-        head_bytes = keys * row_bytes
-        memory = heads * tiles * head_bytes * np.where(c["pack"] == 1, packed, plain)
+        head_bytes = head_keys * row_bytes
+        packed = near if head_bytes <= machine.l2.kept_bytes else far
+        plain = near if head_bytes <= usable_bytes // 2 else far
+        memory = heads * tiles * keys * row_bytes * np.where(c["pack"] == 1, packed, plain)
         copies = np.where(c["pack"] == 1, 2 * heads * head_bytes * far + machine.wake_cycles, 0)
     threads = context.threads
     share = np.where(

@@ -77,13 +77,16 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
     """Cycles of both GEMMs in whole register blocks, and of loading and storing scores between
     them."""
     machine, threads = context.target.machine, context.threads
+    seen = found.second.nest.summed_share  # other keys are skipped
     gemms = 0.0
     for gemm in (found.first, found.second):
         kind = kind_of(gemm, context)
         assert kind is not None
-        gemms += gemm.nest.instances / (TILE_ROWS * TILE_ROWS * kind.depth) * machine.tile_cycles
+        gemms += (
+            gemm.nest.instances * seen / (TILE_ROWS * TILE_ROWS * kind.depth) * machine.tile_cycles
+        )
     lanes = context.target.lanes(F32.bits)
-    vectors = found.first.nest.instances / found.first.guess(found.first.k) / lanes
+    vectors = found.first.nest.instances * seen / found.first.guess(found.first.k) / lanes
     scores = accumulate_cycles(vectors, c["accumulators"], machine)
     scores = scores + vectors * found.stage_cycles
     tiles = found.first.guess((*found.first.batch, *found.first.m[:-1]))
@@ -224,7 +227,7 @@ def _is_reduction(sch: Schedule, name: str) -> bool:
 
 def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contraction | None:
     """The contraction of whole tiles that a block computes, of rows that are split into tiles."""
-    found = find_contraction(sch, reference)
+    found = find_contraction(sch, reference, is_masked=True)
     if found is None or kind_of(found, context) is None:
         return None
     is_cut = found.m != () and found.extent(found.m[-1]) == BLOCK_TILES * TILE_ROWS

@@ -191,7 +191,9 @@ def _multiples(found: Contraction, plan: Blocking) -> list[int]:
 
 def operand(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> Load:
     """The load that a contraction's operand has become by now: copied, padded."""
-    before, now = operands(found.block), operands(block_of(sch.function, block.name))
+    before, now = (
+        operands(each, is_masked=True) for each in (found.block, block_of(sch.function, block.name))
+    )
     assert before is not None
     assert now is not None
     return now[before.index(which)]

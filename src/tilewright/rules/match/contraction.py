@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.rules.match.nest import Access, Nest, block_of, nest_of, offset_of
-from tilewright.sym import ONE, Cast, Const, Expr, Mul
+from tilewright.sym import ONE, Cast, Const, Expr, Mul, Select, const
 from tilewright.tensor.constants import UNPACKS
 from tilewright.tensor.ir import Block, Call, Load, Update, annotation
 from tilewright.tensor.reducers import builtin
@@ -65,10 +65,13 @@ class Contraction:
         return next(i for i, r in enumerate(self.block.reads) if r.buffer is load.buffer)
 
 
-def find_contraction(sch: Schedule, block: BlockRef) -> Contraction | None:
-    """The contraction that a block computes; None if it is none."""
+def find_contraction(
+    sch: Schedule, block: BlockRef, *, is_masked: bool = False
+) -> Contraction | None:
+    """The contraction that a block computes; None if it is none. Only on request one whose terms
+    are zero where a condition fails."""
     nest = nest_of(sch, block)
-    found = None if nest is None else contraction(nest)
+    found = None if nest is None else contraction(nest, is_masked=is_masked)
     if found is None:
         return None
     made = [block_of(sch.function, ref.name) for ref in sch.get_producers(block)]
@@ -81,14 +84,17 @@ def find_contraction(sch: Schedule, block: BlockRef) -> Contraction | None:
     )
 
 
-def operands(block: Block) -> tuple[Load, Load] | None:
-    """The two loads whose products a block sums, casts aside."""
+def operands(block: Block, *, is_masked: bool = False) -> tuple[Load, Load] | None:
+    """The two loads whose products a block sums, casts aside; on request where a condition
+    holds."""
     body = block.body
     if not isinstance(body, Update) or len(body.buffers) != 1:
         return None
     if body.reducer is not builtin("sum", body.buffers[0].dtype):
         return None
     (product,) = body.values
+    if is_masked and isinstance(product, Select) and product.b is const(0, product.dtype):
+        product = product.a
     if not isinstance(product, Mul):
         return None
     a, b = _loaded(product.a), _loaded(product.b)
@@ -123,9 +129,9 @@ def multiplies_tf32(block: Block) -> bool:
     return isinstance(product, Mul) and is_tf32(product.a) and is_tf32(product.b)
 
 
-def contraction(nest: Nest) -> Contraction | None:
+def contraction(nest: Nest, *, is_masked: bool = False) -> Contraction | None:
     """The contraction that a nest computes; None if it is none."""
-    found = operands(nest.block)
+    found = operands(nest.block, is_masked=is_masked)
     written = nest.block.body.index if isinstance(nest.block.body, Update) else ()
     if found is None or not written or not nest.reduce:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright import sym
 from tilewright.base.extents import ASSUMED, likely_extent
-from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var
+from tilewright.sym import ONE, ZERO, Const, Expr, Select, Size, Var
 from tilewright.tensor.ir import (
     REDUCE,
     SERIAL,
@@ -105,6 +105,17 @@ class Nest:
             if made > 0:
                 return made
         return 1
+
+    @cached_property
+    def summed_share(self) -> float:
+        """The share of a reduction's instances whose condition holds; others add nothing."""
+        value = self.block.body.values[0] if isinstance(self.block.body, Update) else None
+        if not isinstance(value, Select):
+            return 1.0
+        used = sym.free_vars(value.cond)
+        extents = {self.var(at): self.guess(at) for at in self.loops if self.var(at) in used}
+        sizes = {v: self.likely.get(v, ASSUMED.elements) for v in used if v not in extents}
+        return sym.share_where(value.cond, extents, sizes)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:

@@ -41,6 +41,7 @@ from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.share_copies import share_copies
 from tilewright.tensor.passes.simplify_program import simplify_program
 from tilewright.tensor.passes.skip_masked_steps import skip_masked_steps
+from tilewright.tensor.passes.skip_unread import skip_unread
 from tilewright.tensor.passes.specialize_roles import specialize_roles
 from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
@@ -55,6 +56,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     lower_blocks,
     expand_updates,
     place_allocations,
+    skip_unread,
     reuse_results,
     compact_buffers,
     pipeline_loops,

@@ -205,7 +205,7 @@ def _dimension(dim: Expr, ranges: list[Range], ctx: Context, slack: bool) -> tup
             stop = sym.simplify(sym.maximum(stop, last), ctx)
     extent = sym.simplify(sym.sub(stop, start), ctx)
     if slack and not isinstance(extent, Const):
-        limit = sym.bounds(extent, ctx).upper
+        limit = sym.upper_bound(extent, ctx)
         if limit is not None:
             extent = sym.const(limit)
     if isinstance(extent, Const):

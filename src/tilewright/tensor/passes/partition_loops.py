@@ -22,7 +22,6 @@ and a version for where a condition holds is made only if it does in most iterat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -33,15 +32,12 @@ from tilewright.sym import (
     FALSE,
     ONE,
     TRUE,
-    Add,
     Const,
     Eq,
     Expr,
     FloorMod,
     Le,
     Lt,
-    Max,
-    Min,
     Select,
     Var,
     const,
@@ -58,11 +54,11 @@ from tilewright.tensor.ir import (
     For,
     Function,
     If,
-    Load,
     Seq,
     Stmt,
     Store,
 )
+from tilewright.tensor.passes.accumulations import adds_nothing
 from tilewright.tensor.passes.facts import lasting
 from tilewright.tensor.passes.rewriter import (
     Rewriter,
@@ -84,7 +80,7 @@ _TRIED_ITERATIONS = 64  # iterations sampled to estimate how often a condition h
 
 
 def partition_loops(fn: Function, ctx: PassContext) -> Function:
-    if not any(_conditions_of(stmt) for stmt in walk(fn.body)):
+    if not any(conditions_of(stmt) for stmt in walk(fn.body)):
         return fn
     room = _COPIED_STATEMENTS + _COPIED_TIMES * _unrolled(fn.body)
     limit: int = ctx.option("partition_loops.limit", room)
@@ -98,7 +94,7 @@ def partition_loops(fn: Function, ctx: PassContext) -> Function:
 _selects = sym.holds(lambda node: isinstance(node, Select))
 
 
-def _conditions_of(stmt: Stmt) -> list[Expr]:
+def conditions_of(stmt: Stmt) -> list[Expr]:
     """The index comparisons that a statement branches or selects on."""
     conditions: list[Expr] = []
     if isinstance(stmt, If) and not _is_prefetch(stmt):
@@ -505,7 +501,7 @@ def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:
     seen: set[Expr] = set()
     while stack:
         stmt, inner = stack.pop()
-        for cond in _conditions_of(stmt):
+        for cond in conditions_of(stmt):
             if cond not in seen and sym.uses_var(cond, {loop.var}):
                 seen.add(cond)
                 yield cond, inner
@@ -563,20 +559,7 @@ def _assuming(root: Stmt, known_values: Mapping[Expr, Expr]) -> Stmt | None:
                 stmt = stmt.with_exprs(new)
         if isinstance(stmt, If) and isinstance(stmt.cond, Const):
             return stmt.then if stmt.cond.value else stmt.otherwise
-        return None if isinstance(stmt, Store) and _adds_nothing(stmt) else stmt
+        return None if isinstance(stmt, Store) and adds_nothing(stmt) else stmt
 
     done = rewrite(root, rule)
     return None if isinstance(done, Seq) and not done.stmts else done
-
-
-def _adds_nothing(stmt: Store) -> bool:
-    """Whether a reduction step combines with the identity."""
-    value = stmt.value
-    if not isinstance(value, (Add, Max, Min)) or not isinstance(value.b, Const):
-        return False
-    place = value.a
-    if not isinstance(place, Load) or (place.buffer, place.index) != (stmt.buffer, stmt.index):
-        return False
-    if isinstance(value, Add):
-        return value.b.value == 0
-    return value.b.value == (-math.inf if isinstance(value, Max) else math.inf)

@@ -56,7 +56,8 @@ def tensorize(fn: Function, at: Var | str, intrin: TensorIntrin) -> Function:
 
     A reduction that continues outside becomes init { call X.reset(...) } call X.update(...). A copy
     of select(cond, A[...], 3), where the condition is uniform in the tile, becomes
-    if cond { call X.compute(...) } else { C[...] = 3 }: a padded copy.
+    if cond { call X.compute(...) } else { C[...] = 3 }: a padded copy. A sum of
+    select(cond, A[...] * B[...], 0) becomes if cond { call X.update(...) }.
     `at` is the outermost loop of the tile, or a block made by `blockize`.
     """
     declared = _declared_block(fn, intrin)
@@ -147,6 +148,7 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
         return _reset(intrin, declared, block, tile)
     if isinstance(declared.body, Store) and _is_padded(tile):
         return _padded(intrin, declared, block, tile)
+    cond, tile = _without_condition(block, tile)
     match = match_block(declared, tile)
     regions = tuple([match.tiles[buffer] for buffer in intrin.behavior.buffers])
     written = {match.tiles[buffer].buffer for buffer in intrin.outputs}
@@ -161,14 +163,33 @@ def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
         _check_init(declared, tile.init, tile, match)
         if goes_on:
             raise Mismatch(START, "every tile starts anew while a reduction goes on around it")
+        if cond is not TRUE:
+            raise Mismatch(START, f"a tile starts anew only if {cond}; decompose_reduction first")
         return _Calls(_call(intrin, COMPUTE, regions, block), None, regions)
-    update = _call(intrin, UPDATE, regions, block)
+    update: Stmt = _call(intrin, UPDATE, regions, block)
+    if cond is not TRUE:
+        update = If(cond, update, None, block.loc)
     if block.init is None:
         return _Calls(update, None, regions)
     start = _tile_of(block.init)
     _check_init(declared, start.body, start, match)
     reset = _call(intrin, RESET, _outputs(intrin, match), block)
     return _Calls(update, reset, regions)
+
+
+def _without_condition(block: Block, tile: Block) -> tuple[Expr, Block]:
+    """The condition under which a tile of a reduction adds anything, and the tile without it."""
+    update = tile.body
+    if not isinstance(update, Update) or len(update.values) != 1:
+        return TRUE, tile
+    (value,), inside = update.values, {it.var for it in tile.iters}
+    if not isinstance(value, sym.Select) or value.b is not update.reducer.identity[0]:
+        return TRUE, tile
+    ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, it.extent) for it in (*block.iters, *tile.iters)})
+    cond = sym.simplify(value.cond, ctx)
+    if sym.uses_var(cond, inside):
+        return TRUE, tile
+    return cond, replace(tile, body=replace(update, values=(value.a,)))
 
 
 def _is_padded(tile: Block) -> bool:

@@ -64,7 +64,7 @@ def test_the_cheaper_form_is_taken_and_noted():
     "module",
     [
         model(queries=None),  # a dynamic number
-        model(window=(8, 0)),  # keys that are left out
+        model(causal=True, past=-1),  # a query that sees no key
         model(queries=2048, keys=2048),  # scores that no cache holds
     ],
 )
