@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,7 +213,7 @@ def test_planted_faults_cost_their_candidates_alone(matmul):
     answers = {}
     try:
         for (_, checkers), asked in zip(pools.items(), (hang, questions), strict=True):
-            answers |= dict(checkers.ask(asked, 6000.0))
+            answers |= dict(checkers.ask(asked.items(), 6000.0))
     finally:
         for checkers in pools.values():
             checkers.close()
@@ -228,12 +229,38 @@ def test_a_kernel_with_few_plans_has_sketches_however_fast_it_is(jobs):
         assert isinstance(space, JoinedSpace) is ("matmul" not in label), label
 
 
+def test_a_question_is_asked_before_the_next_is_made(matmul):
+    """So that candidates are built while others are proposed."""
+    checkers, asked = Checkers(Limits(), 1), []
+    answer = checkers._answer
+
+    def told(question, deadline):
+        found = answer(question, deadline)
+        asked.append(found)
+        return found
+
+    def questions():
+        yield "first", Build(matmul)
+        until = time.monotonic() + 600.0
+        while not asked:  # the answer comes while this one is made
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield "second", Build(matmul)
+
+    checkers._answer = told
+    try:
+        found = dict(checkers.ask(questions(), 600.0))
+    finally:
+        checkers.close()
+    assert list(found) == ["first", "second"]
+
+
 def test_what_does_not_compile_says_why(matmul):
     space = spaces_of(matmul)[0]
     bad = replace(matmul, choices={space.name: Choice("gemm", "mr=1")})
     checkers = Checkers(Limits(), 1)
     try:
-        ((_, answer),) = checkers.ask({"bad": Build(bad)}, 600.0)
+        ((_, answer),) = checkers.ask([("bad", Build(bad))], 600.0)
     finally:
         checkers.close()
     assert "TW2701" in answer
