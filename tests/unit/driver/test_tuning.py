@@ -28,12 +28,14 @@ from tilewright.driver.tuning.inputs import placements
 from tilewright.driver.tuning.lab import Checkers, store_built
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import choices_of, task_key
-from tilewright.driver.tuning.running import ALL, WHOLE, Running
+from tilewright.driver.tuning.running import ALL, WHOLE, Measured, Running
+from tilewright.driver.tuning.server import Server
 from tilewright.driver.tuning.spots import Kernels
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import (
     Settings,
     _decided,
+    _tasks,
     local_laboratory,
     spaces_of,
     tune_model,
@@ -253,6 +255,19 @@ def test_a_question_is_asked_before_the_next_is_made(matmul):
     finally:
         checkers.close()
     assert list(found) == ["first", "second"]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1, 1), (1 << 30, 2)])
+def test_references_are_kept_as_far_as_memory_allows(jobs, monkeypatch, limit, kept):
+    """Building one takes as long as building a candidate."""
+    monkeypatch.setattr("tilewright.driver.tuning.server.MAX_CHECKED_BYTES", limit)
+    server = Server()
+    for job in jobs.values():
+        default = built(job)
+        for _ in range(2):
+            assert isinstance(server.answer(Check(job, default, {})), Built)
+    assert len(jobs) == 2
+    assert [*server._checkers] == [job.name for job in jobs.values()][-kept:]
 
 
 def test_what_does_not_compile_says_why(matmul):
@@ -549,6 +564,18 @@ def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul)
     alone = Kernels(graph, SETTING, {"n": 32})
     assert alone.spots(name) == [(name, ALL)]
     assert alone.key((name, ALL)) == task_key(open_matmul)
+
+
+def test_tasks_of_one_kernel_share_its_spaces(open_net, open_matmul):
+    """Finding them takes longer than building a candidate."""
+    graph = optimize(load_graph(open_net), SETTING.target, Options(threads=2))
+    kernels = Kernels(graph, SETTING, {"n": [1, 32]})
+    times = {WHOLE: Measured(1e6, 0, 0)} | {n: Measured(5e5, 9, 9) for n in kernels.jobs}
+    tasks = _tasks(kernels, [times, times], SETTING, Settings())
+    few, many = (task for task in tasks if task.group == open_matmul.name)
+    assert few.name != many.name
+    assert few.spaces
+    assert all(a is b for a, b in zip(few.spaces, many.spaces, strict=True))
 
 
 def test_what_rules_decide_at_a_size_is_a_hint_for_it(open_net, open_matmul):
