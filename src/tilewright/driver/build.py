@@ -98,6 +98,18 @@ def check_on_device(module: ir.Module, placed: Placement) -> None:
         )
 
 
+def kernel_setting(module: ir.Module, target: Target, options: Options) -> KernelSetting:
+    """How the kernels of a module are compiled."""
+    return KernelSetting(
+        target,
+        options.threads or _native.threads(),
+        options.schedule,
+        options.packing,
+        ranges_of(module),
+        allowed_libraries(target, allow_blas=options.allow_blas),
+    )
+
+
 def build_native(
     module: ir.Module,
     target: Target,
@@ -107,15 +119,7 @@ def build_native(
     streams: tuple[Part, ...] = (),
 ) -> Module:
     """One native function for a module whose nodes all have code or call a foreign part."""
-    threads = options.threads or _native.threads()
-    setting = KernelSetting(
-        target,
-        threads,
-        options.schedule,
-        options.packing,
-        ranges_of(module),
-        allowed_libraries(target, allow_blas=options.allow_blas),
-    )
+    setting = kernel_setting(module, target, options)
     outcome, choose = tuned_or_recorded(module, setting, options, foreign is not None)
     program = lower_model(
         module,

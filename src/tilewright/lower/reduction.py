@@ -268,6 +268,13 @@ def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
         count = static(length)
         if at == 0 and is_plain and count and (not use["piece"] or count <= use["piece"]):
             return running.whole(element, length, use.name)  # nothing is left to be copied
+        if is_plain and count and not use["piece"]:
+            states = running.whole(element, length, f"{use.name}_states")
+            return te.compute(
+                use.shape,
+                lambda *index: states[(index[at], *index[:at], *index[at + 1 :])],
+                name=use.name,
+            )
         without, with_own = running.prefixes(element, length, use.name)
         found = without if use["exclusive"] else with_own
 

@@ -7,8 +7,8 @@ from tilewright.rules import cost
 from tilewright.rules.match.contraction import operands
 from tilewright.rules.match.nest import block_of
 from tilewright.sym import ONE, Expr, uses_var
-from tilewright.tensor.ir import REDUCE, Block, Load, Store
-from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.ir import REDUCE, SCAN, Block, Load, Store
+from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks, exprs, walk
 
 MAX_RECOMPUTED_LOADS = 3  # loads of a value that may be recomputed instead of stored
@@ -20,6 +20,21 @@ def inline_producers(sch: Schedule) -> None:
     left = list(blocks(sch.function.body))
     while left:
         left = _inline(sch, left)
+    for block in blocks(sch.function.body):
+        if _copies_running_sum(sch, block):
+            sch.attempt(sch.reverse_compute_inline, BlockRef(block.name))
+
+
+def _copies_running_sum(sch: Schedule, block: Block) -> bool:
+    """Whether a block copies the states of a scan of one block: that may write the copy itself."""
+    if not isinstance(block.body, Store) or not isinstance(block.body.value, Load):
+        return False
+    found = [block_of(sch.function, each.name) for each in sch.get_producers(BlockRef(block.name))]
+    steps = [each for each in found if any(it.kind == SCAN for it in each.iters)]
+    if len(found) != 2 or len(steps) != 1:
+        return False
+    outermost, *_ = sch.get_loops(BlockRef(steps[0].name))
+    return len(sch.get_child_blocks(outermost)) == 1
 
 
 def _inline(sch: Schedule, found: list[Block]) -> list[Block]:

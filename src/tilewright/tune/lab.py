@@ -7,7 +7,7 @@ candidate per task, interleaved with the incumbents, and times every kernel in p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -61,10 +61,11 @@ class Lab(Protocol):
         """Seconds that it took to build the model, as far as known."""
 
     def check(
-        self, candidates: Sequence[Candidate], seconds: float
+        self, candidates: Iterable[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
         """Yield each candidate with what is wrong with it, or "", as it becomes known.
 
+        Candidates are taken one by one: those known so far are built while the next are proposed.
         No candidate is started after so many seconds; those have no outcome.
         """
 

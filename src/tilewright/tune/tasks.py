@@ -68,8 +68,11 @@ def is_enough(tasks: Sequence[Progress], whole_ns: float) -> bool:
     return left(tasks, whole_ns) < ENOUGH
 
 
-def allot(tasks: Sequence[Progress], count: int, least: int = 1) -> Mapping[str, int]:
-    """The number of candidates of a round per task, in proportion to its room.
+def allot(
+    tasks: Sequence[Progress], count: int, least: int = 1, most: int = 0
+) -> Mapping[str, int]:
+    """The number of candidates of a round per task, in proportion to its room; at most `most` if
+    that is not 0.
 
     Tasks with less than one candidate's worth get none this time: their room stays, while that of
     others shrinks as they are tried.
@@ -81,7 +84,7 @@ def allot(tasks: Sequence[Progress], count: int, least: int = 1) -> Mapping[str,
     for name, room in sorted(rooms.items(), key=lambda pair: -pair[1]):
         if spent >= count:
             break
-        part = min(max(least, round(count * room / total)), count - spent)
+        part = min(max(least, round(count * room / total)), count - spent, most or count)
         given[name] = part
         spent += part
     return given

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,6 +38,7 @@ TABLE_SHARE = 0.3  # of that, through the table of kernels; the rest with compil
 ROUND_SHARE, ROUND_S = 0.08, 8.0  # limits on building a round's candidates
 LEAST_WIDTH, MAX_WIDTH = 8, 64  # candidates per round
 BATCH = 6  # candidates per task and round, at most
+LEAST_WAVES = 2  # of candidates of one task per round
 FIRST_RATE = 3.0  # candidates checked per second, assumed for the first round
 WAVE_S, LEAST_PAIRS, MAX_PAIRS = 0.25, 5, 15  # of a screening wave
 CONFIRM = 2.5  # times as many pairs to confirm
@@ -344,13 +345,11 @@ class Tuner:
 
     def _round(self) -> bool:
         """One round; False if nothing is left to try."""
-        proposed = self._proposed()
-        if not proposed:
-            return False
-        if self._time_left() <= 0:
-            return True  # opening spaces used up the time
+        proposed: dict[Candidate, tuple[_Open, str]] = {}
         self._tell("building and checking")
         good = self._checked(proposed)
+        if not proposed:
+            return self._time_left() <= 0  # opening spaces used up the time
         self._tell("timing in place")
         promising = self._screened(good)
         won = self._confirm(promising) if promising and self._time_left() > 0 else set()
@@ -367,33 +366,48 @@ class Tuner:
     def _state(self, name: str) -> _State:
         return next(each for each in self._states if each.task.name == name)
 
-    def _proposed(self) -> dict[Candidate, tuple[_Open, str]]:
-        """The candidates of a round, by the room that tasks have."""
-        span = min(ROUND_S, ROUND_SHARE * self.budget.seconds, max(0.5, self._time_left()))
+    def _proposals(
+        self, proposed: dict[Candidate, tuple[_Open, str]], span: float
+    ) -> Iterator[Candidate]:
+        """The candidates of a round, by the room that tasks have, each added to `proposed` before
+        the next is thought of."""
         width = int(min(MAX_WIDTH, max(LEAST_WIDTH, self._rate * span)))
-        found: dict[Candidate, tuple[_Open, str]] = {}
-        shares = allot(self._progress, width)
-        most = max(BATCH, width // max(1, len(shares)))
         begin = self._clock()
-        for name, count in shares.items():
-            if found and self._clock() - begin > span:
-                break  # opening spaces takes its time, too
-            state = self._state(name)
-            self._opened(state)
-            for space, choice in state.candidates(min(count, most)):
-                found[state.candidate(space, choice)] = (space, choice)
-        if not found and not is_enough(self._progress, self._whole_ns):
-            return self._proposed()  # exhausted tasks leave their room to others
-        return found
+        while not proposed:
+            shares = allot(self._progress, width, most=self._most_waves(span))
+            most = max(BATCH, width // max(1, len(shares)))
+            for name, count in shares.items():
+                if proposed and self._clock() - begin > span:
+                    return  # opening spaces takes its time, too
+                state = self._state(name)
+                self._opened(state)
+                if self._time_left() <= 0:
+                    return
+                for space, choice in state.candidates(min(count, most)):
+                    candidate = state.candidate(space, choice)
+                    proposed[candidate] = (space, choice)
+                    yield candidate
+            if is_enough(self._progress, self._whole_ns):
+                return  # else: exhausted tasks leave their room to others
+
+    def _most_waves(self, span: float) -> int:
+        """The waves, one per candidate of a task, that take as long as building a round does:
+        where a run of the model takes long, candidates are spread over more tasks."""
+        wave_s = 2 * self._pairs() * self._run_s
+        return max(LEAST_WAVES, int(span / max(wave_s, 1e-6)))
 
     def _checked(
-        self, proposed: Mapping[Candidate, tuple[_Open, str]]
+        self, proposed: dict[Candidate, tuple[_Open, str]]
     ) -> dict[Candidate, tuple[_Open, str]]:
-        """The candidates that build and are correct; failures of the others are recorded."""
+        """The candidates of a round that build and are correct; all of them are in `proposed`.
+
+        Those of one task are built while the next are proposed. Failures are recorded.
+        """
         begin, count = self._clock(), 0
-        span = max(1.0, min(self._patience_s, self._time_left()))
+        round_s = min(ROUND_S, ROUND_SHARE * self.budget.seconds, max(0.5, self._time_left()))
+        span = max(1.0, min(self._patience_s + round_s, self._time_left()))
         good = {}
-        for candidate, error in self.lab.check(list(proposed), span):
+        for candidate, error in self.lab.check(self._proposals(proposed, round_s), span):
             space, choice = proposed[candidate]
             count += 1
             if not error:

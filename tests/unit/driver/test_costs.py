@@ -13,10 +13,11 @@ import pytest
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
-from tilewright.driver.build import build_module
+from tilewright.driver.build import build_module, kernel_setting
 from tilewright.driver.compile import compile
 from tilewright.driver.costs import KernelCosts, recorded_times
-from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.kernels import KernelSetting, try_cached
+from tilewright.driver.lowering import planned_calls
 from tilewright.driver.optimize import kernel_costs, optimize
 from tilewright.driver.options import Options
 from tilewright.driver.sizes import with_sizes
@@ -260,6 +261,41 @@ def test_choices_are_measured_as_kernels_and_remembered():
     costs.times = helping.with_times(found, None)
     assert {price.source for price in costs.prices(group)} == {MEASURED}
     assert measure_choices(costs, unwanted, Deadline.after(60.0), Records.open(None)) == []
+
+
+def test_candidates_are_compiled_together_before_they_are_measured():
+    costs, events = table(target=HOST, asked=[]), []
+    run_passes(model(8, 16), (choose_winograd,), PassContext(target=HOST, costs=costs))
+
+    def build(module):
+        events.append(module)
+        return built(module)
+
+    def prepare(modules):
+        events.append(list(modules))
+
+    given = (build, Deadline.after(60.0), Records.open(None))
+    assert measure_choices(costs, *given, prepare=prepare)
+    first, *others = events
+    assert first == others
+    assert len(first) > 1
+
+
+def test_kernels_that_are_compiled_ahead_are_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    settings = Options(threads=1, database="")
+    module = run_passes(model(8, 16), FUSED, PassContext(target=HOST))
+    setting = kernel_setting(module, HOST, settings)
+    _, jobs = planned_calls(module, setting)
+    assert not any(map(try_cached, jobs.values()))
+    helping.compile_ahead([module], Deadline.after(600.0), HOST, settings)
+    assert all(map(try_cached, jobs.values()))
+    with pytest.raises(Late):
+        helping.compile_ahead([optimized_at(24)], Deadline.after(-1.0), HOST, settings)
+
+
+def optimized_at(size):
+    return run_passes(model(8, size), FUSED, PassContext(target=HOST))
 
 
 SPREAD = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +28,14 @@ from tilewright.driver.tuning.inputs import placements
 from tilewright.driver.tuning.lab import Checkers, store_built
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import choices_of, task_key
-from tilewright.driver.tuning.running import ALL, WHOLE, Running
+from tilewright.driver.tuning.running import ALL, WHOLE, Measured, Running
+from tilewright.driver.tuning.server import Server
 from tilewright.driver.tuning.sized_kernels import Kernels
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import (
     Settings,
     _decided,
+    _tasks,
     local_laboratory,
     spaces_of,
     tune_model,
@@ -212,7 +215,7 @@ def test_planted_faults_cost_their_candidates_alone(matmul):
     answers = {}
     try:
         for (_, checkers), asked in zip(pools.items(), (hang, questions), strict=True):
-            answers |= dict(checkers.ask(asked, 6000.0))
+            answers |= dict(checkers.ask(asked.items(), 6000.0))
     finally:
         for checkers in pools.values():
             checkers.close()
@@ -228,12 +231,51 @@ def test_a_kernel_with_few_plans_has_sketches_however_fast_it_is(jobs):
         assert isinstance(space, JoinedSpace) is ("matmul" not in label), label
 
 
+def test_a_question_is_asked_before_the_next_is_made(matmul):
+    """So that candidates are built while others are proposed."""
+    checkers, asked = Checkers(Limits(), 1), []
+    answer = checkers._answer
+
+    def told(question, deadline):
+        found = answer(question, deadline)
+        asked.append(found)
+        return found
+
+    def questions():
+        yield "first", Build(matmul)
+        until = time.monotonic() + 600.0
+        while not asked:  # the answer comes while this one is made
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield "second", Build(matmul)
+
+    checkers._answer = told
+    try:
+        found = dict(checkers.ask(questions(), 600.0))
+    finally:
+        checkers.close()
+    assert list(found) == ["first", "second"]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1, 1), (1 << 30, 2)])
+def test_references_are_kept_as_far_as_memory_allows(jobs, monkeypatch, limit, kept):
+    """Building one takes as long as building a candidate."""
+    monkeypatch.setattr("tilewright.driver.tuning.server.MAX_CHECKED_BYTES", limit)
+    server = Server()
+    for job in jobs.values():
+        default = built(job)
+        for _ in range(2):
+            assert isinstance(server.answer(Check(job, default, {})), Built)
+    assert len(jobs) == 2
+    assert [*server._checkers] == [job.name for job in jobs.values()][-kept:]
+
+
 def test_what_does_not_compile_says_why(matmul):
     space = spaces_of(matmul)[0]
     bad = replace(matmul, choices={space.name: Choice("gemm", "mr=1")})
     checkers = Checkers(Limits(), 1)
     try:
-        ((_, answer),) = checkers.ask({"bad": Build(bad)}, 600.0)
+        ((_, answer),) = checkers.ask([("bad", Build(bad))], 600.0)
     finally:
         checkers.close()
     assert "TW2701" in answer
@@ -522,6 +564,18 @@ def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul)
     alone = Kernels(graph, SETTING, {"n": 32})
     assert alone.sized_kernels(name) == [(name, ALL)]
     assert alone.key((name, ALL)) == task_key(open_matmul)
+
+
+def test_tasks_of_one_kernel_share_its_spaces(open_net, open_matmul):
+    """Finding them takes longer than building a candidate."""
+    graph = optimize(load_graph(open_net), SETTING.target, Options(threads=2))
+    kernels = Kernels(graph, SETTING, {"n": [1, 32]})
+    times = {WHOLE: Measured(1e6, 0, 0)} | {n: Measured(5e5, 9, 9) for n in kernels.jobs}
+    tasks = _tasks(kernels, [times, times], SETTING, Settings())
+    few, many = (task for task in tasks if task.group == open_matmul.name)
+    assert few.name != many.name
+    assert few.spaces
+    assert all(a is b for a, b in zip(few.spaces, many.spaces, strict=True))
 
 
 def test_what_rules_decide_at_a_size_is_a_hint_for_it(open_net, open_matmul):

@@ -148,16 +148,21 @@ def test_threads_share_panels():
     assert "alternate=1 parallel=panels" in plan
 
 
-def running_sum(*shape):
+def running_sum(*shape, axis=1):
     sizes = f"f32[{', '.join(map(str, shape))}]"
-    text = f"graph @main(%x: {sizes}) -> ({sizes}) {{ %y = cumsum(%x) {{axis = 1}} return %y }}"
+    cumsum = f"%y = cumsum(%x) {{axis = {axis}}}"
+    text = f"graph @main(%x: {sizes}) -> ({sizes}) {{ {cumsum} return %y }}"
     return lower_graph(graph.parse(text).main, "sums")
 
 
-@pytest.mark.parametrize("shape", [(40, 5), (3, 5, 20)])
-def test_every_plan_of_a_running_sum_keeps_the_answer(check_plans, shape):
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((40, 5), 1), ((3, 5, 20), 1), ((3, 7, 20), 2), ((4, 8, 5), 2)]
+)
+def test_every_plan_of_a_running_sum_keeps_the_answer(check_plans, shape, axis):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    check_plans(running_sum(*shape), RECURRENT, SERVER, [x], [(shape, np.float32)], threads=2)
+    check_plans(
+        running_sum(*shape, axis=axis), RECURRENT, SERVER, [x], [(shape, np.float32)], threads=2
+    )
 
 
 def test_threads_share_the_chains_of_a_running_sum():
@@ -165,6 +170,21 @@ def test_threads_share_the_chains_of_a_running_sum():
     (plan,) = [each.plan for each in decisions if each.rule == "recurrent"]
     assert "parallel=rows" in plan
     assert "chains=1" in plan
+
+
+@pytest.mark.parametrize("shape", [(200, 500), (16, 100, 90), ("n", 16)])
+def test_running_sums_are_written_where_they_belong(shape):
+    """Not to a buffer that is copied afterwards."""
+    made = schedule(running_sum(*shape), SERVER)
+    assert made.schedule.function.allocs == ()
+
+
+def test_chains_are_interleaved_whether_or_not_their_number_divides_them():
+    for rows in (42, 44):
+        made = schedule(running_sum(5, rows, 64, axis=2), SERVER)
+        (plan,) = [each.plan for each in made.decisions if each.rule == "recurrent"]
+        assert "beside=0" not in plan
+        assert not made.refusals
 
 
 @pytest.mark.parametrize(("shape", "is_beside"), [((200, 500), True), ((16, 100, 90), False)])

@@ -12,8 +12,8 @@ from tilewright.rules.space import plan_text
 SERVER, SMALL = "x86_64-linux-gnu -mcpu=emeraldrapids", "aarch64-linux-gnu -mcpu=neoverse-n1"
 
 
-def turned(batch, rows, columns):
-    a = te.placeholder((batch, rows, columns), name="a")
+def turned(batch, rows, columns, dtype="float32"):
+    a = te.placeholder((batch, rows, columns), dtype, name="a")
     b = te.compute((batch, columns, rows), lambda n, i, j: a[n, j, i], name="b")
     return te.function([a, b], name="turned")
 
@@ -113,11 +113,21 @@ def plans_of(offer):
     return [offer.space.plan_at(columns, row) for row in range(len(columns["square"]))]
 
 
-def test_long_vectors_have_no_squares():
-    a = te.placeholder((64, 128), "u8", name="a")
-    b = te.compute((128, 64), lambda i, j: a[j, i], name="b")
-    made = schedule(te.function([a, b], name="bytes"), SERVER)
-    assert "square=4" not in made.decisions[0].plan
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "int32"])
+@pytest.mark.parametrize("target", [SERVER, SMALL, "x86_64-linux-gnu -mcpu=haswell"])
+def test_narrow_elements_are_turned_by_squares_that_are_a_part_of_a_register(
+    check_plans, dtype, target
+):
+    made = schedule(turned(1, 64, 784, dtype), target)
+    assert "square=4" in made.decisions[0].plan
+    x = np.random.default_rng(0).integers(0, 99, (2, 19, 70)).astype(dtype)
+    check_plans(turned(2, 19, 70, dtype), TRANSPOSE, target, [x], [((2, 70, 19), dtype)])
+
+
+def test_rows_of_the_result_that_are_shorter_than_a_register_are_turned():
+    """Of 64 bytes, where squares fill a quarter of it."""
+    made = schedule(turned(1, 24, 784, "uint8"), SERVER)
+    assert made.decisions[0].rule == "transpose"
 
 
 def test_a_source_that_is_read_at_several_places_is_no_transpose():

@@ -23,6 +23,12 @@ def test_small_tasks_wait_for_their_turn():
     assert "small" in allot(tasks, 4)
 
 
+def test_what_a_task_may_not_have_others_get():
+    tasks = [task("large", 10000, 10), task("small", 1000, 10)]
+    assert allot(tasks, 10)["large"] == 9
+    assert allot(tasks, 10, most=4) == {"large": 4, "small": 1}
+
+
 def test_no_kernel_counts_as_perfect():
     assert task("perfect", 100, 200).room_ns > 0
 

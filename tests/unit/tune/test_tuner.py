@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import signal
 from dataclasses import replace
 
@@ -209,6 +210,53 @@ def test_a_round_whose_spaces_open_too_late_is_not_begun():
     assert outcome.seconds <= 1.05 * 60.0
 
 
+def test_candidates_of_a_kernel_are_built_while_those_of_the_next_are_proposed():
+    events = []
+
+    def opening(name):
+        def span():
+            events.append(f"open {name}")
+            return (GridSpace(),)
+
+        return span
+
+    tasks = [replace(task(each), span=opening(each)) for each in ("one", "two")]
+    lab = FakeLab([task("one"), task("two")])
+    check = lab.check
+
+    def told(candidates, seconds):
+        def taken():
+            for each in candidates:
+                events.append(f"build {each.task}")
+                yield each
+
+        return check(taken(), seconds)
+
+    lab.check = told
+    tuned(tasks, lab)
+    assert list(dict.fromkeys(events)) == ["open one", "build one", "open two", "build two"]
+
+
+@pytest.mark.parametrize(
+    ("run_s", "shares"), [(0.01, {"one": 24}), (1.0, {"one": 2, "two": 1, "three": 1})]
+)
+def test_candidates_are_spread_over_kernels_where_a_run_takes_long(run_s, shares):
+    """A wave has one candidate of each kernel, and takes several runs of the model."""
+    tasks = [task(each) for each in ("one", "two", "three")]
+    tasks[0] = replace(tasks[0], baseline_ns=1e9 * run_s)  # nearly all of the time
+    lab, counts = FakeLab(tasks), []
+    check = lab.check
+
+    def counted(candidates, seconds):
+        found = list(check(candidates, seconds))
+        counts.append(collections.Counter(each.task for each, _ in found))
+        return iter(found)
+
+    lab.check = counted
+    tuned(tasks, lab, minutes=5.0)
+    assert counts[0] == shares
+
+
 def test_what_stretches_on_a_busy_machine_is_taken_off_the_comparison():
     """Rounds that end late leave less for the end, and the clock governs what is done there."""
     clock, one, allowed = Clock(), task(), []
@@ -279,12 +327,13 @@ def test_checks_that_were_all_late_get_more_time():
 
     def late(candidates, seconds):
         allowed.append(seconds)
-        return check(candidates, seconds) if seconds > 40.0 else iter(())
+        found = list(check(candidates, seconds))
+        return iter(found if seconds > 40.0 else ())
 
     lab.check = late
     outcome = tuned([one], lab, minutes=10.0)
-    assert allowed[:3] == [16.0, 32.0, 64.0]
-    assert set(allowed[2:]) == {64.0}
+    assert allowed[:3] == [16.0 + 8.0, 32.0 + 8.0, 64.0 + 8.0]  # of it 8 to propose them
+    assert set(allowed[2:]) == {72.0}
     assert outcome.trials > 0
 
 

@@ -99,6 +99,11 @@ class Checker:
                 return f"another answer: {reason}"
         return ""
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory of inputs and expected results."""
+        return sum(each.nbytes for pair in self._sets for arrays in pair for each in arrays)
+
     def _inputs(self) -> tuple[list[Array], list[Array]]:
         self._turn += 1
         if len(self._sets) < self._count:

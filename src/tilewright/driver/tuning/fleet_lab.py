@@ -10,7 +10,7 @@ the model completely, so that any worker can take it, and a worker that restarte
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,9 +118,9 @@ class FleetLab:
     # ------------------------------------------------------------------ the tuner's interface
 
     def check(
-        self, candidates: Sequence[Candidate], seconds: float
+        self, candidates: Iterable[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
-        shares = self._shares(candidates)
+        shares = self._shares(list(candidates))
         questions = [
             {
                 "ask": "check",

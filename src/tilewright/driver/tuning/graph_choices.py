@@ -33,7 +33,9 @@ from tilewright.tune.record import Trial
 
 ROUNDS = 7  # runs per candidate, of which the fastest counts
 CHOICE = "choice of the graph"  # the space name of these trials
+AHEAD = 8  # candidates that are compiled at once, on all cores, before they are measured
 Build = Callable[[Module], Compiled]
+Prepare = Callable[[Sequence[Module]], None]
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,18 @@ def measure_choices(
     deadline: Deadline,
     records: Records,
     progress: Callable[[int, int], None] = lambda count, total: None,
+    prepare: Prepare = lambda modules: None,
 ) -> list[TimedJob]:
     """Times of candidates, for as many choices as the deadline allows; `build` may raise Late as
-    well. `progress` is called with the number of the choice and their count.
+    well. `progress` is called with the number of the choice and their count. `prepare` is called
+    with modules that `build` will be asked for next, to compile their kernels in parallel.
 
     Choices between many candidates come first, since there is more to gain; choices of fusion come
     last, since their kernels differ least. What is recorded is not measured again.
     """
     found: dict[str, TimedJob] = {}
     choices = unmeasured(costs)
+    ahead: dict[str, Module] = {}  # by the key of the job
     for at, candidates in enumerate(choices, 1):
         jobs = [costs.job(each) for each in candidates]
         if all(job.key in found for job in jobs):
@@ -69,7 +74,11 @@ def measure_choices(
             progress(at, len(choices))
             sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
             try:
-                times = _in_turns(candidates, build, sweep, deadline)
+                if not all(job.key in ahead for job in jobs):
+                    ahead = _next_modules(costs, choices[at - 1 :], {*found})
+                    prepare(list(ahead.values()))
+                modules = [ahead[job.key] for job in jobs]
+                times = _in_turns(candidates, modules, build, sweep, deadline)
             except Late:
                 break
             for each, job, ns in zip(candidates, jobs, times, strict=True):
@@ -77,6 +86,24 @@ def measure_choices(
         for each, job, ns in zip(candidates, jobs, times, strict=True):
             found[job.key] = TimedJob(job, ns, each.is_fused)
     return list(found.values())
+
+
+def _next_modules(
+    costs: KernelCosts, choices: Sequence[Sequence[Candidate]], known: set[str]
+) -> dict[str, Module]:
+    """The candidates of the next choices as models, by the keys of their jobs: those of the first,
+    and of more until there are enough to keep all cores busy."""
+    found: dict[str, Module] = {}
+    for candidates in choices:
+        jobs = [costs.job(each) for each in candidates]
+        if all(job.key in known for job in jobs):
+            continue
+        if found and len(found) + len(jobs) > AHEAD:
+            break
+        for each, job in zip(candidates, jobs, strict=True):
+            if job.key not in found:
+                found[job.key] = alone_module(each)
+    return found
 
 
 def _tried_ns(records: Records, job: Job) -> float:
@@ -107,12 +134,16 @@ def is_measurable(candidate: Candidate) -> bool:
 
 
 def _in_turns(
-    candidates: Sequence[Candidate], build: Build, sweep: np.ndarray[Any, Any], deadline: Deadline
+    candidates: Sequence[Candidate],
+    modules: Sequence[Module],
+    build: Build,
+    sweep: np.ndarray[Any, Any],
+    deadline: Deadline,
 ) -> list[float]:
     built = []
-    for each in candidates:
+    for each, module in zip(candidates, modules, strict=True):
         deadline.check()
-        built.append((build(alone_module(each)), _operands(each)))
+        built.append((build(module), _operands(each)))
     all_times: list[list[float]] = [[] for _ in built]
     for round_number in range(ROUNDS + 1):
         deadline.check()

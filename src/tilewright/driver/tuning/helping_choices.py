@@ -15,15 +15,19 @@ import numpy as np
 
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
-from tilewright.driver.build import build_module
+from tilewright.driver.build import build_module, kernel_setting
 from tilewright.driver.costs import KernelCosts, Measured
+from tilewright.driver.kernels import Job, try_cached
+from tilewright.driver.lowering import planned_calls
 from tilewright.driver.optimize import kernel_costs, optimize, pass_context
 from tilewright.driver.options import Options, writing_records
+from tilewright.driver.packing import MissingPackers
 from tilewright.driver.tuning.graph_choices import TimedJob, measure_choices, unmeasured
 from tilewright.driver.tuning.inputs import placements, random_arrays, size_sets
 from tilewright.driver.tuning.records import (
     task_key,
 )
+from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.passes import FUSED
 from tilewright.graph.types import is_tensor
@@ -34,8 +38,8 @@ from tilewright.tune.record import Time
 from tilewright.tune.stats import LEAST_PAIRS, Paired
 
 CHOICES_PAIRS = 15  # pairs of runs, per pair of modules
-CHOICES_SHARE = 0.15  # share of the tuning budget for choices of graph passes
-COMPARED_SHARE = 0.05  # at least this share thereof for comparing whole models
+CHOICES_SHARE = 0.08  # share of the tuning budget for choices of graph passes
+COMPARED_SHARE = 0.03  # at least this share thereof for comparing whole models
 COMPARED_BUILDS = 3  # and as much as building the model this many times takes
 
 
@@ -138,15 +142,22 @@ def helping_choices(
     measuring = Deadline(deadline.at - max(COMPARED_SHARE * budget.seconds, builds_s))
     context = PassContext(target=target)
 
-    def build(candidate: ir.Module) -> Module:
+    def fused(candidate: ir.Module) -> ir.Module:
         steps = FUSED if candidate.stage == ir.CANONICAL else ()
-        return build_until(measuring, run_passes(candidate, steps, context), target, settings)
+        return run_passes(candidate, steps, context)
+
+    def build(candidate: ir.Module) -> Module:
+        return build_until(measuring, fused(candidate), target, settings)
+
+    def prepare(candidates: Sequence[ir.Module]) -> None:
+        if settings.cache:
+            compile_ahead([fused(each) for each in candidates], measuring, target, settings)
 
     def measured_some(count: int, total: int) -> None:
         tell(f"measuring choices of the graph, {count} of {total}")
 
     with writing_records(settings) as records:
-        found = measure_choices(costs, build, measuring, records, measured_some)
+        found = measure_choices(costs, build, measuring, records, measured_some, prepare)
     others = [each for each in found if not each.is_fused]
     for timed in (found, others) if len(others) < len(found) else (found,):
         measured = kernel_costs(target, settings)
@@ -156,6 +167,19 @@ def helping_choices(
         if helps is not None:
             return timed, helps
     return [], Paired((), ())
+
+
+def compile_ahead(
+    modules: Sequence[ir.Module], deadline: Deadline, target: Target, settings: Options
+) -> None:
+    """Compile the kernels of some modules in parallel, into the cache; raises Late after the
+    deadline."""
+    jobs: dict[str, Job] = {}
+    for module in modules:
+        _, more = planned_calls(module, kernel_setting(module, target, settings))
+        jobs |= {job.key: job for job in more.values()}
+    missing = [job for job in jobs.values() if try_cached(job) is None]
+    compile_all(missing, MissingPackers((), target).of, done=lambda count, total: deadline.check())
 
 
 def build_until(deadline: Deadline, module: ir.Module, target: Target, settings: Options) -> Module:

@@ -11,8 +11,8 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -96,16 +96,19 @@ class Checkers:
     def are_ready(self) -> bool:
         return all(child.is_ready for child in self._all)
 
-    def ask(self, questions: Mapping[Any, Question], seconds: float) -> Iterator[tuple[Any, Any]]:
-        """Answers by the questions' names, as they arrive. No question is started after `seconds`,
-        and none is waited for much longer."""
+    def ask(
+        self, questions: Iterable[tuple[Any, Question]], seconds: float
+    ) -> Iterator[tuple[Any, Any]]:
+        """Answers by the questions' names. Each question is asked as soon as it is there: making
+        the next takes place meanwhile. No question is started after `seconds`, and none is waited
+        for much longer."""
         deadline = time.monotonic() + seconds
-        futures = {
-            self._threads.submit(self._answer, question, deadline): name
-            for name, question in questions.items()
-        }
+        futures: dict[Future[Any], Any] = {}
         try:
-            for future in as_completed(futures, timeout=seconds + GRACE_S):
+            for name, question in questions:
+                futures[self._threads.submit(self._answer, question, deadline)] = name
+            left = max(0.0, deadline - time.monotonic())
+            for future in as_completed(futures, timeout=left + GRACE_S):
                 answer = future.result()
                 if answer is not None:
                     yield futures[future], answer
@@ -187,23 +190,28 @@ class ModelLab:
     # ------------------------------------------------------------------ the tuner's interface
 
     def check(
-        self, candidates: Sequence[Candidate], seconds: float
+        self, candidates: Iterable[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
-        sizes, defaults = self._opening.sizes, self._opening.defaults
-        questions: dict[Candidate, Question] = {}
-        for each in candidates:
-            kernel, _ = sized_kernel_of(each.task)
-            if each in self._built or (kernel, each.choices) in self._won:
-                yield each, ""
-                continue
-            job = with_choices(self._jobs[kernel], each)
-            questions[each] = Check(job, defaults[kernel], sizes)
-        for candidate, answer in self._checkers.ask(questions, seconds):
+        known: list[Candidate] = []
+        for candidate, answer in self._checkers.ask(self._questions(candidates, known), seconds):
             if isinstance(answer, Built):
                 self._built[candidate] = answer
                 while len(self._built) > MAX_BUILT:
                     del self._built[next(iter(self._built))]
             yield candidate, "" if isinstance(answer, Built) else str(answer)
+        yield from ((each, "") for each in known)
+
+    def _questions(
+        self, candidates: Iterable[Candidate], known: list[Candidate]
+    ) -> Iterator[tuple[Candidate, Question]]:
+        """What to ask about candidates; those that were checked before are added to `known`."""
+        sizes, defaults = self._opening.sizes, self._opening.defaults
+        for each in candidates:
+            kernel, _ = sized_kernel_of(each.task)
+            if each in self._built or (kernel, each.choices) in self._won:
+                known.append(each)
+            else:
+                yield each, Check(with_choices(self._jobs[kernel], each), defaults[kernel], sizes)
 
     def _kernel(self, candidate: Candidate) -> Built:
         """The code of a checked candidate, possibly checked for other sizes."""
@@ -291,7 +299,7 @@ def build_all(
     jobs: Mapping[str, Job], checkers: Checkers, seconds: float
 ) -> Iterator[tuple[str, Built]]:
     """Kernels for call tables by name, as they are finished."""
-    for name, answer in checkers.ask({name: Build(job) for name, job in jobs.items()}, seconds):
+    for name, answer in checkers.ask([(name, Build(job)) for name, job in jobs.items()], seconds):
         if not isinstance(answer, Built):
             raise CompilerBug("TW5090", f"the kernel {name} does not compile: {answer}")
         yield name, answer

@@ -53,7 +53,7 @@ from tilewright.tune.stats import LEAST_PAIRS
 
 UNTUNED, TUNED, MAX_BUILDS = "untuned", "tuned", 4
 MAX_KEPT_BYTES = 1 << 30  # of weights of compared modules that stay allocated
-MAX_CHECKERS = 16  # checkers with references and inputs that are kept, most recent last
+MAX_CHECKED_BYTES = 1 << 30  # of references' inputs and results that are kept, most recent last
 
 
 class Server:
@@ -150,10 +150,16 @@ class Server:
         if checker is None:
             checker = self.checker(replace(job, choices={}), default, sizes)
         self._checkers[name] = checker  # most recently used last
-        while len(self._checkers) > MAX_CHECKERS:
-            del self._checkers[next(iter(self._checkers))]
         candidate = built(job)
-        return checker.fault(candidate) or candidate
+        fault = checker.fault(candidate)
+        kept = [*self._checkers]
+        while len(kept) > 1 and self._checked_bytes > MAX_CHECKED_BYTES:
+            del self._checkers[kept.pop(0)]
+        return fault or candidate
+
+    @property
+    def _checked_bytes(self) -> int:
+        return sum(each.size_bytes for each in self._checkers.values())
 
 
 def serve(server: Server) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, CUDA, Target
@@ -257,7 +257,8 @@ def _tasks(
     setting: KernelSetting,
     settings: Settings,
 ) -> Iterator[Task]:
-    """The kernels worth tuning, costliest first; all sets of sizes have equal weight."""
+    """The kernels worth tuning, costliest first; all sets of sizes have equal weight. The tasks of
+    one kernel share its spaces, which take seconds to find."""
     whole = [each[WHOLE].ns for each in measured]
     weights = [sum(whole) / len(whole) / each for each in whole]
     found: list[Task] = []
@@ -265,6 +266,7 @@ def _tasks(
         if not isinstance(job.source, Graph) or not settings.only(job):
             continue
         sized = kernels.sized_kernels(name)
+        spans = {each: cache(partial(spaces_of, job, sketches=each)) for each in (False, True)}
         for _, at in sized:
             sets = range(len(measured)) if at == ALL else [at]
             here = [measured[each][name] for each in sets if name in measured[each]]
@@ -293,7 +295,7 @@ def _tasks(
                     task_of((name, at)),
                     job.label if at == ALL else f"{job.label} at {kernels.sizes_text(at)}",
                     kernels.key((name, at)),
-                    partial(spaces_of, job, sketches=without_tiles < SKETCHED_SHARE * ns),
+                    spans[without_tiles < SKETCHED_SHARE * ns],
                     ns,
                     floor,
                     weight,

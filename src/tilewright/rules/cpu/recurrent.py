@@ -202,15 +202,28 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Recurrent | N
 
 
 def _are_steps_contiguous(sch: Schedule, nest: Nest) -> bool:
-    """Whether inputs are contiguous along steps, and the output is a local buffer whose first
-    dimension is the step."""
+    """Whether inputs are contiguous along steps, and the output is so, too, or can be: a local
+    buffer whose first dimension is the step."""
+    time, written = nest.block.iters[0].var, nest.block.writes[0]
+    read = [access for access in nest.reads if access.buffer is not written.buffer]
+    is_along = [access.stride(time) is ONE for access in read]
+    if not is_along or not all(is_along):
+        return False
+    return _is_written_along(nest) or _can_be_written_along(sch, nest)
+
+
+def _is_written_along(nest: Nest) -> bool:
+    """Whether the output is contiguous along steps."""
+    time = nest.block.iters[0].var
+    return all(access.stride(time) is ONE for access in nest.writes)
+
+
+def _can_be_written_along(sch: Schedule, nest: Nest) -> bool:
     time, written = nest.block.iters[0].var, nest.block.writes[0]
     if written.buffer not in sch.function.allocs or len(written.ranges) < 2:
         return False
     first, *others = [_uses(each, {time}) for each in written.ranges]
-    read = [access for access in nest.reads if access.buffer is not written.buffer]
-    is_along = [access.stride(time) is ONE for access in read]
-    return first and not any(others) and bool(is_along) and all(is_along)
+    return first and not any(others)
 
 
 def _is_elementwise_recurrence(nest: Nest) -> bool:
@@ -414,10 +427,10 @@ def _schedule_map(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
     """Vectorize the innermost loop and parallelize the outermost, as far as steps allow."""
     nest, lanes, parts = found.nest, found.lanes, found.parts
     step = sch.get_loops(BlockRef(nest.name))[0]
-    inner = fused(sch, [nest.loops[at] for at in parts[-1]])
-    outer = [nest.loops[at] for part in parts[:-1] for at in part]
+    *apart, inner = _inner_loops(sch, found, plan)
+    outer = [*[nest.loops[at] for part in parts[:-1] for at in part], *apart]
     reduce = [nest.loops[at] for at in nest.reduce]
-    if plan.parallel == INNER:
+    if plan.parallel == INNER and not apart:
         piece, inner = sch.split(inner, [None, plan.chunk * lanes])
         outer = [piece]
     if plan.beside:
@@ -434,6 +447,18 @@ def _schedule_map(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
         attempt(sch, _parallelize, sch, outer, chunk)
 
 
+def _inner_loops(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> list[LoopRef]:
+    """The innermost loops that can be fused, as one loop. Chains are split along the last of them
+    alone if what runs together does not divide them all: else a chain would be a quotient of a
+    guarded loop, of which nothing can be proved."""
+    nest, inner = found.nest, found.parts[-1]
+    loops = [nest.loops[at] for at in inner]
+    together = plan.beside or (plan.chunk * found.lanes if plan.parallel == INNER else 1)
+    if plan.chains and (nest.is_dynamic(inner) or total(nest, inner) % together):
+        return loops
+    return [fused(sch, loops)]
+
+
 def _interleave_chains(
     sch: Schedule, found: Recurrent, plan: RecurrentPlan, outer: list[LoopRef], inner: LoopRef
 ) -> list[LoopRef]:
@@ -444,6 +469,8 @@ def _interleave_chains(
     group, near = sch.split(inner, [None, plan.beside])
     sch.reorder(*outer, group, step, near)
     sch.unroll(near)
+    if _is_written_along(found.nest):
+        return outer or [group]
     names = [f"i{at}" for at in range(len(found.nest.block.writes[0].ranges) - 1)]
     order = f"({', '.join(['t', *names])}) -> ({', '.join([*names, 't'])})"
     sch.transform_layout(block, ("write", 0), order)

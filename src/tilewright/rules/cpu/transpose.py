@@ -5,12 +5,12 @@
 Tiles run along the result, within strips of the source's rows. Threads take strips or, where rows
 are short, blocks of rows. Each cache line is read once and written once while it is in L1. Lanes
 across the tile are gathered one by one, or the tile holds squares of 4 x 4 elements that are
-transposed in registers.
+transposed in registers, also of elements that fill a part of a register only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -99,9 +99,7 @@ class Transpose:
     @cached_property
     def has_squares(self) -> bool:
         """Whether all sources can be transposed by squares."""
-        return self.lanes <= SQUARE_ELEMENTS * SQUARE_ELEMENTS and all(
-            map(self._has_squares, self.reads)
-        )
+        return self.lanes <= SQUARE_ELEMENTS**2 and all(map(self._has_squares, self.reads))
 
     def _has_squares(self, access: Access) -> bool:
         sides = [_dims(self.nest, access, at) for at in (self.across, self.along)]
@@ -147,13 +145,18 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Transpose | N
     if lanes < least or len(kept) < 2 or nest.guess(kept[-1]) < least:
         return None
     across, short = kept[-1], nest.extent(kept[-1])
-    if isinstance(short, Const) and 2 * int(short.value) <= lanes:
-        return None  # a vector spans several rows of the result
     pairs = [(access, _along(nest, access, across)) for access in nest.reads]
     found = [(access, along) for access, along in pairs if along is not None]
     if not found or len({along for _, along in found}) != 1:
         return None
-    return Transpose(nest, tuple(access for access, _ in found), across, found[0][1], lanes)
+    # Squares are vectors of the copy: of narrow elements not whole registers.
+    reads, few = tuple([access for access, _ in found]), min(lanes, SQUARE_ELEMENTS**2)
+    made = Transpose(nest, reads, across, found[0][1], few)
+    if not made.has_squares:
+        made = replace(made, lanes=lanes)
+    if isinstance(short, Const) and 2 * int(short.value) <= made.lanes:
+        return None  # a vector spans several rows of the result
+    return made
 
 
 def _along(nest: Nest, access: Access, across: int) -> int | None:

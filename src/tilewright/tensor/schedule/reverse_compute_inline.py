@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.loc import fuse
-from tilewright.sym import ZERO, Const, Context, Expr, FloorDiv, FloorMod, Var
-from tilewright.tensor.ir import Block, Buffer, Function, Iter, Load, Store
+from tilewright.sym import TRUE, ZERO, Const, Context, Expr, FloorDiv, FloorMod, Var
+from tilewright.tensor.ir import SPATIAL, Block, Buffer, For, Function, Iter, Load, Seq, Store
 from tilewright.tensor.regions import access_regions
+from tilewright.tensor.schedule.analysis.index_map import IndexMap
 from tilewright.tensor.schedule.analysis.intervals import bindings_of
 from tilewright.tensor.schedule.analysis.movable import (
     check_inputs_there,
@@ -20,9 +21,16 @@ from tilewright.tensor.schedule.analysis.movable import (
 )
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.analysis.sites import Scope, Site, put, scope_context, scope_of
-from tilewright.tensor.schedule.analysis.tree import find_block, reads_of, with_body
+from tilewright.tensor.schedule.analysis.tree import (
+    Path,
+    find_block,
+    reads_of,
+    with_body,
+    writes_of,
+)
 from tilewright.tensor.schedule.compute_inline import check_loads_only, check_single_store
-from tilewright.tensor.visit import loads, without_prefetches
+from tilewright.tensor.schedule.transform_layout import Moved, check_movable, everything_known
+from tilewright.tensor.visit import blocks, loads, without_prefetches
 
 
 def reverse_compute_inline(fn: Function, name: str) -> Function:
@@ -32,8 +40,18 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
 
     The producer keeps its name and loops, and writes the consumer's results. An iterator of the
     consumer may correspond to two of the producer's: C[i] = B[i // 8, i % 8].
+
+    A consumer that copies the whole of a buffer, perhaps with its dimensions in another order, may
+    have several producers, which may read what they wrote (a scan): all of them then use its
+    output as that buffer.
+
+    Before: B[0, i] = ...     B[t, i] = B[t - 1, i] + A[i, t]     C[i, t] = B[t, i]
+    After:  C[i, 0] = ...     C[i, t] = C[i, t - 1] + A[i, t]
     """
     path, block = path_to_block(fn, name, "inline")
+    copied = _try_written_there(fn, path, block)
+    if copied is not None:
+        return copied
     scope = scope_of(path)
     what = f"inline @{name} into its producer"
     store = check_single_store(fn, scope, block, what)
@@ -66,6 +84,52 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
     new = with_body(new, put(where, moved))
     body = without_prefetches(new.body, buffer)
     return replace(new, body=body, allocs=tuple([b for b in new.allocs if b is not buffer]))
+
+
+def _try_written_there(fn: Function, path: Path, block: Block) -> Function | None:
+    """The function without a block that copies a buffer of several writers, which write the copy
+    instead; None if it is no such copy."""
+    *loops, _ = path
+    store = block.body
+    if not isinstance(store, Store) or not isinstance(store.value, Load):
+        return None
+    old, new, index = store.value.buffer, store.buffer, store.value.index
+    extents = {it.var: it.extent for it in block.iters if it.kind == SPATIAL}
+    nests = [stmt for stmt in loops if isinstance(stmt, For)]
+    is_whole = (
+        block.predicate is TRUE
+        and len(extents) == len(block.iters) == new.rank == old.rank
+        and {*store.index} == {*index} == {*extents}
+        and [extents[at] for at in store.index if isinstance(at, Var)] == [*new.shape]
+        and [extents[at] for at in index if isinstance(at, Var)] == [*old.shape]
+        and {loop.var: (loop.start, loop.extent) for loop in nests}
+        == {at: (ZERO, it.extent) for at, it in zip(block.bindings, block.iters, strict=True)}
+        and all(isinstance(stmt, (For, Seq)) for stmt in loops)
+    )
+    if not is_whole or old not in fn.allocs or (old.dtype, old.scope) != (new.dtype, new.scope):
+        return None
+    others = [each for each in blocks(fn.body) if each is not block]
+    writers = [each for each in others if old in writes_of(each)]
+    used = any(new in {**reads_of(each), **writes_of(each)} for each in others)
+    if len(writers) < 2 or used or _index_of_last(fn, writers) >= _index_of_last(fn, [block]):
+        return None
+    check_movable(fn, block.name, old)
+    names = {at: sym.size(f"i{k}") for k, at in enumerate(index)}
+    order = IndexMap(tuple(names.values()), tuple([names[at] for at in store.index]))
+    body = put(path, None)
+    assert body is not None
+    without = with_body(fn, body)
+    moved = Moved(old, new, order, everything_known(without)).stmt(without.body)
+    return replace(
+        with_body(without, moved), allocs=tuple([each for each in fn.allocs if each is not old])
+    )
+
+
+def _index_of_last(fn: Function, found: Collection[Block]) -> int:
+    """The last statement of the function, of those in sequence, that contains one of the blocks."""
+    whole = fn.body.stmts if isinstance(fn.body, Seq) else (fn.body,)
+    names = {each.name for each in found}
+    return max(at for at, stmt in enumerate(whole) if any(b.name in names for b in blocks(stmt)))
 
 
 def _producer(fn: Function, scope: Scope, block: Block) -> tuple[Site, Buffer]:

@@ -5,7 +5,7 @@ import pytest
 
 from tilewright import te
 from tilewright.base.errors import ScheduleError
-from tilewright.tensor import interpret, verify
+from tilewright.tensor import interpret, parse, verify
 from tilewright.tensor.schedule import Schedule, Trace
 
 
@@ -326,3 +326,69 @@ def test_a_refusal_changes_nothing():
     assert s.function is before
     assert s.trace.steps[: len(trace)] == trace.steps
     assert all(step.primitive != "reverse_compute_at" for step in s.trace.steps)
+
+
+def running(shape, copied):
+    """Running sums along the second axis of a matrix, and what is copied of them."""
+    rows, columns = shape
+    A = te.placeholder((rows, columns), name="A")
+    state = te.placeholder((columns, rows), name="state")
+    begin = te.compute((1, rows), lambda t, i: A[i, 0], name="begin")
+    step = te.compute((columns, rows), lambda t, i: state[t - 1, i] + A[i, t], name="step")
+    return A, copied(te.scan(begin, step, state, name="S"))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (4, 2)])
+def test_a_scan_writes_what_copies_its_states(shape):
+    A, C = running(shape, lambda S: te.compute(shape, lambda i, t: S[t, i], name="C"))
+    s = Schedule(te.function([A, C]))
+    s.reverse_compute_inline(s.get_block("C"))
+    assert s.function.allocs == ()
+    check(te.function([A, C]), s, [shape], shape)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda S: te.compute((4, 3), lambda i, t: S[t, i], name="C"),  # not all of it
+        lambda S: te.compute((4, 5), lambda i, t: S[4 - t, i], name="C"),
+        lambda S: te.compute((4, 5), lambda i, t: S[t, i] * 2.0, name="C"),
+        lambda S: te.compute((4, 5, 2), lambda i, t, k: S[t, i], name="C"),
+    ],
+)
+def test_a_scan_does_not_write_what_is_no_plain_copy(copied):
+    A, C = running((4, 5), copied)
+    s = Schedule(te.function([A, C]))
+    with pytest.raises(ScheduleError):
+        s.reverse_compute_inline(s.get_block("C"))
+
+
+def test_a_scan_does_not_write_a_copy_that_comes_before_its_end():
+    text = """func @f(%A: f32[4], %C: f32[4]) stage scheduled {
+  alloc %B: f32[4]
+  for %i in 0..4 {
+    block @first(%v: spatial 4 = %i) {
+      reads %A[%v]
+      writes %B[%v]
+      %B[%v] = %A[%v]
+    }
+  }
+  for %j in 0..4 {
+    block @C(%w: spatial 4 = %j) {
+      reads %B[%w]
+      writes %C[%w]
+      %C[%w] = %B[%w]
+    }
+  }
+  for %k in 0..4 {
+    block @second(%u: spatial 4 = %k) {
+      reads %A[%u]
+      writes %B[%u]
+      %B[%u] = %A[%u] + 1.0
+    }
+  }
+}
+"""
+    s = Schedule(parse(text))
+    with pytest.raises(ScheduleError):
+        s.reverse_compute_inline(s.get_block("C"))
