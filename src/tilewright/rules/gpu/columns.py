@@ -117,9 +117,9 @@ def _found(sch: Schedule, stages: Stages, context: RuleContext) -> Found | None:
         if nest.reduce and not inside[name]:
             return None
     length = stage_length(stages, sink.name, sink)
-    params = {b for nest in stages.nests for b in _buffers(nest)} & set(sch.function.buffers)
-    if not params:
-        return None
+    own = {b for nest in stages.members.values() for b in _written(nest)}
+    params = {b for nest in stages.nests for b in _buffers(nest)} - own
+    params |= set(_written(sink)) if sink in stages.members.values() else set()
     width, lanes = _lanes(stages, params, context)
     again = tuple(
         buffer for buffer in sch.function.buffers if _is_read_again(stages, buffer, inside)
