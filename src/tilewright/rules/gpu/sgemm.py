@@ -275,7 +275,7 @@ def _tiled(
     followed = fuse_epilogue(sch, reference, threads[-1])
     blocks = fused(sch, grid)
     sch.bind(blocks, "blockIdx.x")
-    sch.annotate(blocks, RESIDENT, int(_resident({k: v for k, v in vars(plan).items()}, sm)))
+    sch.annotate(blocks, RESIDENT, int(_resident(vars(plan), sm)))
     sch.bind(fused(sch, threads), "threadIdx.x")
     for copy, load, thread in ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n)):
         sch.compute_at(copy, ko)
