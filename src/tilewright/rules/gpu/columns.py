@@ -57,7 +57,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import exprs, output_buffers
+from tilewright.tensor.visit import exprs
 
 
 @dataclass(frozen=True)
@@ -459,7 +459,7 @@ def _element_by_element(
     """A stage without reductions: every thread at its own elements of its columns."""
     plan = tile.plan
     block = block_of(sch.function, reference.name)
-    between = block.writes[0].buffer not in output_buffers(sch.function)
+    between = reference.name != tile.stages.root.name
     axes = own_axes(block)
     assert axes is not None
     wide = [at for at in nest.loops if not is_unit(sch, nest.loops[at])]
