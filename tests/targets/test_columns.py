@@ -128,6 +128,19 @@ def test_many_rows_of_odd_lengths_share_blocks(columns):
     assert int(plan["columns"]) > 1 or columns == 197
 
 
+def test_rows_between_products_share_blocks_too():
+    """Softmax rows of an attention over 49 keys; the product that follows pads them by itself."""
+    shape = "f32[128, 6, 49, 32]"
+    net = graph.parse(
+        f"graph @main(%q: {shape}, %k: {shape}, %v: {shape}) "
+        "{ %y = attention(%q, %k, %v) {scale = 0.125} return %y }"
+    )
+    (kernel,) = tw.compile(net, target="cuda").program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["sgemm", "gemm", "columns"]
+    assert re.search(r"alloc %\w+_weights: f32\[128, 6, 49, 49\]\n", kernel.text)
+    assert re.search(r"alloc %\w+_weights_pad: f32\[[^\n]* in shared", kernel.text)
+
+
 def test_rivals_are_priced_by_the_entries_that_follow():
     entries = RULES["cuda"]
     own = next(at for at, entry in enumerate(entries) if SEPARATE_KERNELS in entry)

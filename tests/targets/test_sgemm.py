@@ -224,3 +224,66 @@ def test_a_plan_with_more_stages_than_steps_is_refused():
         schedule(
             gemm(32, 32, 16), TARGET, choices={"C": Choice("sgemm", SMALL)}
         )  # fmt: skip
+
+
+def places_of(form):
+    """The row and column of the first result of each thread of a warp."""
+    text = str(scheduled(form))
+    block = re.search(r"block @C\w*\(([^\n]*reduce[^\n]*)\)", text)[1]
+    exprs = re.findall(r"spatial \d+ = ([^,]+)", block)[-2:]
+    (thread,) = re.findall(r"for %(\w+) in thread\(threadIdx\.x\)", text)[:1]
+
+    def value(expr, lane):
+        return eval(re.sub(r"%(\w+)", lambda m: str(lane if m[1] == thread else 0), expr))
+
+    return [tuple(value(expr, lane) for expr in exprs) for lane in range(32)]
+
+
+@pytest.mark.parametrize("form", ["rows by rows", "columns by columns"])
+def test_one_of_two_neighbours_loads_what_the_other_does(form):
+    """Then a load of 16 bytes takes two turns of the banks for each operand, else four."""
+    places = places_of(form)
+    assert len(set(places)) == 32
+    for side in range(2):
+        alike = [
+            all(places[lane][side] == places[lane ^ apart][side] for lane in range(32))
+            for apart in (1, 2)
+        ]
+        assert any(alike)
+
+
+@pytest.mark.parametrize(
+    ("plan", "blocks"),
+    [
+        ("block_m=64 block_n=64 block_k=16 thread_m=8 thread_n=4 stages=4", 5),
+        ("block_m=64 block_n=32 block_k=16 thread_m=4 thread_n=4 stages=3", 8),
+        ("block_m=128 block_n=64 block_k=16 thread_m=8 thread_n=8 stages=3", 4),
+    ],
+)
+def test_registers_leave_room_for_the_blocks_that_the_cost_counts(plan, blocks):
+    """Also where rows are left over and something follows."""
+    fn = gemm(1576, 1536, 384, "mk", "kn", epilogue=True)
+    choice = Choice("sgemm", f"{plan} split_k=1 run_k=16")
+    told = assembled(
+        tw.build(schedule(fn, TARGET, choices={"C": choice}).schedule.function, TARGET).ptx
+    )
+    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    sizes = dict(part.split("=") for part in plan.split())
+    rows, columns = (int(sizes[f"block_{at}"]) // int(sizes[f"thread_{at}"]) for at in "mn")
+    registers = int(re.search(r"Used (\d+) registers", told)[1])
+    assert blocks * rows * columns * -(-registers // 8) * 8 <= 65536
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan"),
+    [
+        # Five blocks fit a multiprocessor; the next smaller tile would need a second wave.
+        ((1576, 1536, 384), "block_m=64 block_n=64 block_k=16 thread_m=8 thread_n=4 stages=4"),
+        ((1024, 3072, 768), "block_m=128 block_n=64 block_k=16 thread_m=8 thread_n=8 stages=3"),
+        ((2048, 2304, 768), "block_m=64 block_n=64 block_k=16 thread_m=8 thread_n=4 stages=4"),
+    ],
+)
+def test_the_plan_that_measured_fastest_is_priced_lowest(sizes, plan):
+    (decision,) = schedule(gemm(*sizes, "mk", "kn"), TARGET).decisions
+    assert decision.plan.startswith(plan)
+    assert "split_k=1" in decision.plan

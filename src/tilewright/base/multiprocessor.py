@@ -61,7 +61,8 @@ class Multiprocessor:
     l2_bytes_per_cycle: float  # from L2 to one multiprocessor
     l2_to_memory_ratio: int  # of that to what loads in flight of one multiprocessor take of memory
     stored_elements_per_cycle: int  # by an epilogue of tensor cores
-    copied_bytes_per_cycle: float  # the same by threads' copies, beside arithmetic
+    # Of the arithmetic of one warp per scheduler, by which the latency of its loads is longer.
+    lone_warp_share: float
     step_cycles: int  # of a pipelined loop over tiles: a wait and a barrier
     cluster_bytes_per_cycle: float  # of one block, to and from distributed shared memory
     cluster_latency_cycles: int  # to start a cluster, synchronize twice, and end
@@ -184,7 +185,7 @@ def multiprocessor_of(target: Target | None) -> Multiprocessor:
         l2_bytes_per_cycle=52.0,
         l2_to_memory_ratio=3,
         stored_elements_per_cycle=64,
-        copied_bytes_per_cycle=30.0,
+        lone_warp_share=0.15,
         step_cycles=150,
         cluster_bytes_per_cycle=24.0,
         cluster_latency_cycles=8000,

@@ -25,6 +25,7 @@ from tilewright.graph.views import ALIAS
 from tilewright.graph.visit import map_bodies
 from tilewright.sym import const
 
+TRANSPOSE = "transpose"
 Shape = tuple[int, ...]
 
 
@@ -118,13 +119,14 @@ class _Lift:
         ends: bool = False,
     ) -> None:
         """`params`: parameters that are reshaped anyway; `ends`: whether the body may end with a
-        reshape."""
+        reshape, or go on with a transpose behind one."""
         self.old = body
         self.makers = {value: node for node in body.nodes for value in node.outputs}
         self.params = dict(params)  # reshaped parameters, by the originals
         self.new: dict[Value, Value] = {old: new}  # values before the reshape, by those after it
         self.made: dict[Value, Node] = {}
         self.ends: dict[Node, Node] = {}
+        self.back: dict[Value, Node] = {}  # reshapes to what nodes read that keep their shapes
         self.before, self.behind = _shape(new) or (), _shape(old) or ()
         self.is_possible = 0 not in (*self.before, *self.behind) and bool(self.before)
         depends = {old}
@@ -133,6 +135,9 @@ class _Lift:
                 continue
             if ends and node.op == ALIAS and node.inputs[0] in self.new:
                 self.ends[node] = replace(node, inputs=(self.new[node.inputs[0]],))
+                continue
+            if ends and node.op == TRANSPOSE and node.inputs[0] in self.new:
+                self._reshape_back(node.inputs[0])
                 continue
             depends.update(node.outputs)
             self.is_possible = self._is_remade(node)
@@ -154,6 +159,12 @@ class _Lift:
             return False
         self.new[node.output], self.made[node.output] = made.output, made
         return True
+
+    def _reshape_back(self, value: Value | None) -> None:
+        """Give a value its shape back, for what moves its elements."""
+        assert value is not None
+        alias = make_node(ALIAS, (self.new[value],), {"shape": self.behind}, self.old.nodes[0].loc)
+        self.back[value] = replace(alias, outputs=(value,))
 
     def _form(self, value: Value) -> Value | None:
         """A value in the other shape."""
@@ -185,9 +196,12 @@ class _Lift:
         results = tuple([self.new.get(value, value) for value in self.old.results])
         nodes: list[Node] = []
         for node in self.old.nodes:
-            nodes.append(self.ends.get(node, node))
+            back = self.back.get(node.outputs[0])
+            if back is None:
+                nodes.append(self.ends.get(node, node))
             if len(node.outputs) == 1 and node.output in self.made:
                 nodes.append(self.made[node.output])
+            nodes += [] if back is None else [back]
         params = (*self.old.params, *self.params.values())
         return _used(replace(self.old, params=params, nodes=tuple(nodes), results=results))
 

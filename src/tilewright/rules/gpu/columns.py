@@ -57,7 +57,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import exprs, output_buffers
+from tilewright.tensor.visit import exprs
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ def _found(sch: Schedule, stages: Stages, context: RuleContext) -> Found | None:
         if nest.reduce and not inside[name]:
             return None
     length = stage_length(stages, sink.name, sink)
-    params = {b for nest in stages.nests for b in _buffers(nest)} & set(sch.function.buffers)
-    if not params:
-        return None
+    own = {b for nest in stages.members.values() for b in _written(nest)}
+    params = {b for nest in stages.nests for b in _buffers(nest)} - own
+    params |= set(_written(sink)) if sink in stages.members.values() else set()
     width, lanes = _lanes(stages, params, context)
     again = tuple(
         buffer for buffer in sch.function.buffers if _is_read_again(stages, buffer, inside)
@@ -459,7 +459,7 @@ def _element_by_element(
     """A stage without reductions: every thread at its own elements of its columns."""
     plan = tile.plan
     block = block_of(sch.function, reference.name)
-    between = block.writes[0].buffer not in output_buffers(sch.function)
+    between = reference.name != tile.stages.root.name
     axes = own_axes(block)
     assert axes is not None
     wide = [at for at in nest.loops if not is_unit(sch, nest.loops[at])]

@@ -30,6 +30,7 @@ from tilewright.rules.gpu.parts import (
     copy_lanes,
     depth_of,
     filled_by,
+    follows_reductions,
     padded,
     parts_along,
     stored_bytes,
@@ -405,7 +406,8 @@ def pad_to_tiles(sch: Schedule, reference: BlockRef, tiles: Mapping[int, int]) -
         sch.restore(point)
         return
     for producer in (each for copy in copies for each in sch.get_producers(copy)):
-        sch.attempt(sch.compute_inline, producer)  # one copy is enough
+        if not follows_reductions(sch, producer):  # its rows would be computed padded
+            sch.attempt(sch.compute_inline, producer)  # one copy is enough
 
 
 def _bind_copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, access_bytes: int) -> None:

@@ -11,8 +11,8 @@ from tilewright.base.multiprocessor import LINE_BYTES
 from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
-from tilewright.sym import ONE, Const, Expr, Var, uses_var
-from tilewright.tensor.ir import REDUCE, Load, Store
+from tilewright.sym import ONE, Const, Expr, Select, Var, uses_var
+from tilewright.tensor.ir import REDUCE, Block, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
 from tilewright.tensor.visit import blocks, output_buffers
@@ -99,20 +99,30 @@ def _names(sch: Schedule) -> list[str]:
 
 def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
     """The block that fills an operand's shared tile: its producer if that is elementwise, and ends
-    no row such as a softmax, else a copy."""
+    no row such as a softmax unless it only pads one, else a copy."""
     for producer in sch.get_producers(reference):
         block = block_of(sch.function, producer.name)
         if block.writes[0].buffer is not load.buffer:
             continue
         alone = len(sch.get_consumers(producer)) == 1
-        simple = is_expression(block) and not _follows_reductions(sch, producer)
+        moves = _moves_elements(block) and bool(sch.get_producers(producer))
+        simple = is_expression(block) and (moves or not follows_reductions(sch, producer))
         if alone and simple and load.buffer not in output_buffers(sch.function):
             sch.set_scope(producer, 0, "shared")
             return producer
     return copied_by(sch, reference, load)
 
 
-def _follows_reductions(sch: Schedule, reference: BlockRef) -> bool:
+def _moves_elements(block: Block) -> bool:
+    """Whether a block copies elements of a buffer, some of them replaced by a constant: padding."""
+    body = block.body
+    value = body.value if isinstance(body, Store) else None
+    if isinstance(value, Select) and isinstance(value.b, Const):
+        value = value.a
+    return isinstance(value, Load)
+
+
+def follows_reductions(sch: Schedule, reference: BlockRef) -> bool:
     """Whether a block is a reduction or reads results of some, also through others."""
     found, seen = [reference], {reference}
     while found:

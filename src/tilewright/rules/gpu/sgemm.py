@@ -42,7 +42,7 @@ from tilewright.rules.match.nest import block_of, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, Min, uses_var, walk
-from tilewright.tensor.ir import Load
+from tilewright.tensor.ir import RESIDENT, Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 FEATURE = "cp.async"
@@ -170,37 +170,60 @@ def _shared_bytes(c: Columns, words: int) -> Column:
     return found
 
 
+def _resident(c: Columns, sm: Multiprocessor) -> Column:
+    """Blocks that a multiprocessor has room for. Registers are for sums, operands of two steps of
+    k, and copies in flight; they are given out eight at a time."""
+    words, loaded = sm.access_words, c["thread_m"] + c["thread_n"]
+    registers = c["thread_m"] * c["thread_n"] + (2 + 1) * loaded + sm.warp // 2
+    registers = ceildiv(registers, 2 * words) * 2 * words
+    # An epilogue needs registers too, however few a thread's sums are.
+    threads = np.minimum(sm.registers // registers, sm.threads // 2)
+    found: Column = np.minimum(sm.shared_bytes // _shared_bytes(c, words), threads // _threads(c))
+    return found
+
+
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of all waves of blocks: arithmetic on the scheduler with most warps, tiles from L2,
-    and the wait of each step; adding up the parts of k."""
+    """Cycles of all waves of blocks: instructions of the scheduler with most warps, and tiles from
+    L2; adding up the parts of k."""
     sm = multiprocessor_of(context.target)
     words, split, threads = sm.access_words, c["split_k"], _threads(c)
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
     sums = c["thread_m"] * c["thread_n"]
-    # Operands of two steps of k, and copies in flight.
-    registers = sums + (2 + 1) * (c["thread_m"] + c["thread_n"]) + sm.warp // 2
-    resident = np.minimum(
-        sm.shared_bytes // _shared_bytes(c, words), sm.registers // (threads * registers)
-    )
-    resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
-    waves = ceildiv(blocks, sm.count * resident)
+    resident = np.clip(_resident(c, sm), 1, ceildiv(blocks, sm.count))
+    waves, last = np.divmod(blocks, sm.count * resident)
+    last = ceildiv(last, sm.count)  # blocks of a multiprocessor in the last wave
     steps = found.k // split // c["block_k"]
     loads = (c["thread_m"] + c["thread_n"]) / words  # per thread and step of k
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
-    warps = resident * threads / sm.warp
-    multiplied = np.ceil(warps / sm.warps_issued_per_cycle) * c["block_k"] * sums
-    copied = resident * WORD_BYTES * moved / sm.copied_bytes_per_cycle
-    # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
-    read = warps * words * c["block_k"] * loads
-    waiting = sm.global_latency_cycles / (c["stages"] - 1)
-    busy = np.maximum(np.maximum(multiplied + copied + sm.step_cycles, read), waiting)
-    through_tiles = waves * steps * busy
+
+    def copied(resident: Column) -> Column:
+        """Cycles until the tiles of a step have come from L2."""
+        found: Column = resident * WORD_BYTES * moved / sm.l2_bytes_per_cycle
+        return found
+
+    def busy(resident: Column) -> Column:
+        """Cycles of a step of k of so many blocks."""
+        warps = resident * threads / sm.warp
+        most = np.ceil(warps / sm.warps_issued_per_cycle)  # of a scheduler
+        issued = (most + sm.lone_warp_share) * c["block_k"] * (sums + loads)
+        # A 16-byte load of a warp takes a cycle of all banks per half of its threads.
+        read = warps * words // 2 * c["block_k"] * loads
+        waiting = sm.global_latency_cycles / (c["stages"] - 1)
+        step = np.maximum(issued + copied(resident) + sm.barrier_cycles, read)
+        found: Column = np.maximum(step, waiting)
+        return found
+
+    is_partial = last > 0
+    through_tiles = steps * (waves * busy(resident) + np.where(is_partial, busy(last), 0))
+    # Of a wave, the first tiles and the results.
+    alone = 2 * sm.global_latency_cycles
+    started = waves * (alone + copied(resident)) + np.where(is_partial, alone + copied(last), 0)
     operands = 1.0 * WORD_BYTES * found.batch * (found.m + found.n) * found.k
     parts = 2.0 * WORD_BYTES * found.batch * found.m * found.n * split  # written, and read again
     return Cost.of(
         arithmetic=np.maximum(through_tiles, operands / sm.memory_bytes_per_cycle),
-        start=waves * sm.global_latency_cycles,
+        start=started,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0),
     )
 
@@ -247,10 +270,12 @@ def _tiled(
     column, warp_n, lane_n, jj = sch.split(nest.loops[n], [None, warps[1], lanes_n, plan.thread_n])
     ko, ki, kk = sch.split(nest.loops[k], [None, plan.block_k // plan.run_k, plan.run_k])
     outer = [nest.loops[at] for at in nest.spatial if at not in (m, n)]
-    grid, threads = [*outer, far, column], [warp_m, warp_n, lane_m, lane_n]
+    grid, threads = [*outer, far, column], [warp_m, warp_n, *_interleaved(sch, lane_m, lane_n)]
     sch.reorder(*grid, *threads, ko, ki, kk, ii, jj)
     followed = fuse_epilogue(sch, reference, threads[-1])
-    sch.bind(fused(sch, grid), "blockIdx.x")
+    blocks = fused(sch, grid)
+    sch.bind(blocks, "blockIdx.x")
+    sch.annotate(blocks, RESIDENT, int(_resident(vars(plan), sm)))
     sch.bind(fused(sch, threads), "threadIdx.x")
     for copy, load, thread in ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n)):
         sch.compute_at(copy, ko)
@@ -266,6 +291,14 @@ def _tiled(
     ahead = plan.stages - 1
     sch.software_pipeline(ko, [0, 0, ahead], [0, 1, 2])
     return (start, reference, a, b, *followed)
+
+
+def _interleaved(sch: Schedule, lane_m: LoopRef, lane_n: LoopRef) -> list[LoopRef]:
+    """A warp's threads, so that one of any two neighbours, and of any two that are two apart, loads
+    what the other does: shared memory serves half a warp at once then, else a quarter."""
+    half_m, m = sch.split(lane_m, [None, 2])
+    half_n, n = sch.split(lane_n, [None, 2])
+    return [half_m, half_n, m, n]
 
 
 def _tile_of(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
