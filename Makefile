@@ -116,8 +116,9 @@ bench-gpu:  ## GEMM, attention, convolutions and whole models on an NVIDIA GPU, 
 fuzz: $(VENV)/.bench assemble-gpu  ## random programs and schedules, random models and layers against ONNX Runtime, by default and random plans, damaged files, AVX2 code under qemu, all combinations of parameters, all kernels for GPUs assembled
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
-	$(BIN)/python tests/fuzz/onnx_graphs.py --large --graphs 500 --jobs 2
-	$(BIN)/python tests/fuzz/onnx_graphs.py --large --how planned --graphs 500 --jobs 2
+	$(BIN)/python tests/fuzz/onnx_graphs.py --kind large --graphs 500 --jobs 2
+	$(BIN)/python tests/fuzz/onnx_graphs.py --kind large --how planned --graphs 500 --jobs 2
+	$(BIN)/python tests/fuzz/onnx_graphs.py --kind varied --graphs 1000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2
 	$(BIN)/pytest -m fuzz --ignore tests/browser
 

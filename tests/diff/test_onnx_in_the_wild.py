@@ -380,6 +380,14 @@ def test_a_concat_of_hundreds_of_columns():
     check(parsed(text), [ramp(1, 5)], [ramp(7, 5)])
 
 
+def test_a_reduction_that_names_an_axis_twice():
+    model = parsed(
+        "g (float[n, 3, 4] x) => (float[n, 1, 4] y)"
+        " { y = ReduceL2<axes = [1, -2], keepdims = 1>(x) }"
+    )
+    check(model, [ramp(2, 3, 4)])
+
+
 def test_slice_without_axes_before_a_squeeze():
     check(
         parsed("""g (float[2, 2, 2] x) => (float[2, 2] y, float[2, 2, 2] z)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from contextlib import nullcontext
@@ -17,12 +18,15 @@ import onnx
 import tolerances
 from drawn_plans import random_plans
 from onnx_differences import REASONS, REFUSALS
-from onnx_random import Case, large_case, random_case
+from onnx_random import KINDS, Case
 from onnx_rounding import moved_by_rounding
 from workers import Lost, in_child
 
 from tilewright.base.errors import CompilerBug, TilewrightError
 from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.driver.optimize import optimize
+from tilewright.driver.options import Options
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.passes import CANONICAL
@@ -30,6 +34,17 @@ from tilewright.graph.verify import verify
 
 INTERPRETED, NATIVE = "interpreted", "native"
 PLANNED = "planned"  # native, by plans drawn at random
+DEVICE = "device"  # kernels for GPUs, interpreted: races, too
+OPTIMIZED = "optimized"  # all graph passes of a target drawn at random, then interpreted
+TARGETS = (
+    "cpu",
+    "cpu -mcpu=emeraldrapids",
+    "cpu -mcpu=cascadelake",
+    "cpu -mcpu=haswell",
+    "aarch64-linux-gnu -mcpu=neoverse-n1",
+    "cuda -arch=sm_90a",
+    "cuda -arch=sm_80",
+)
 AGREED, EXPLAINED, REFUSED, FAILED = "agreed", "explained", "refused by the peer", "failed"
 
 
@@ -46,11 +61,11 @@ class Outcome:
     fallbacks: tuple[str, ...] = ()  # operators that did not run as native code
 
 
-def check_seed(job: tuple[int, str, bool]) -> Outcome:
-    """Make the model of a seed, a large one or not, and check it."""
-    seed, how, is_large = job
+def check_seed(job: tuple[int, str, str]) -> Outcome:
+    """Make the model of a seed, of a kind, and check it."""
+    seed, how, kind = job
     try:
-        case = large_case(seed) if is_large else random_case(seed)
+        case = KINDS[kind](seed)
         onnx.checker.check_model(case.model, full_check=True)
     except Exception as error:
         return Outcome(seed, FAILED, f"the generator: {type(error).__name__}: {error}")
@@ -70,6 +85,10 @@ def check_case(case: Case, how: str) -> Outcome:
         given, outcome.fallbacks = our_answers(case, how)
         baseline = our_answers(case, INTERPRETED)[0] if how != INTERPRETED and refusal else None
     except TilewrightError as error:
+        both = not isinstance(error, CompilerBug) and peer_answers(case, plain=True)[1]
+        if both:
+            outcome.status, outcome.why = REFUSED, f"and by us: {error.code}"
+            return outcome
         kind = "bug" if isinstance(error, CompilerBug) else "error"
         return failed(outcome, f"{kind}: {type(error).__name__}: {error.code}: {error.message}")
     except Exception as error:
@@ -175,7 +194,13 @@ def our_answers(case: Case, how: str) -> tuple[list[list[Any]], tuple[str, ...]]
             for feeds in case.feeds
         ]
         return outputs, tuple(compiled.fallbacks)
+    if how == DEVICE:
+        return device_answers(case, names), ()
     module = import_model(case.model)
+    if how == OPTIMIZED:
+        target = Target.parse(random.Random(case.seed).choice(TARGETS))
+        module = optimize(module, target, Options(threads=1))
+        return [list(interpret(module, *(feeds[n] for n in names))) for feeds in case.feeds], ()
     context = PassContext(observers=(lambda name, before, after: verify(after),))
     module = run_passes(module, CANONICAL, context)
     outputs = [
@@ -183,6 +208,18 @@ def our_answers(case: Case, how: str) -> tuple[list[list[Any]], tuple[str, ...]]
         for feeds in case.feeds
     ]
     return outputs, ()
+
+
+def device_answers(case: Case, names: list[str]) -> list[list[Any]]:
+    """What kernels for a GPU give, run by the interpreter on memory of the host."""
+    import tilewright
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
+    from host_gpu import fetched, on_host
+
+    target = random.Random(case.seed).choice([each for each in TARGETS if "cuda" in each])
+    compiled = on_host(tilewright.compile(case.model, target=target))
+    return [fetched(compiled, compiled(*(feeds[name] for name in names))) for feeds in case.feeds]
 
 
 # ------------------------------------------------------------------------------------ comparing

@@ -3,8 +3,11 @@
     python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
     python tests/fuzz/onnx_graphs.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/onnx_graphs.py --seed 4711        one of them again, made small if it fails
-    python tests/fuzz/onnx_graphs.py --large            kernels of the sizes that layers have
+    python tests/fuzz/onnx_graphs.py --kind large       kernels of the sizes that layers have
+    python tests/fuzz/onnx_graphs.py --kind varied      blocks of real models, with small changes
     python tests/fuzz/onnx_graphs.py --how planned      kernels by plans drawn at random
+    python tests/fuzz/onnx_graphs.py --how optimized    no kernels: graph passes of many targets
+    python tests/fuzz/onnx_graphs.py --how device       kernels for GPUs, interpreted
 
 Needs onnxruntime (the extra `bench`). Differences that are no faults are listed, with reasons, in
 onnx_differences.py.
@@ -22,21 +25,25 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from onnx_check import (
     AGREED,
+    DEVICE,
     EXPLAINED,
     FAILED,
     INTERPRETED,
     NATIVE,
+    OPTIMIZED,
     PLANNED,
     REFUSED,
     Outcome,
     check_case,
 )
+from onnx_random import KINDS
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from seeds import begin, until
 from workers import Lost, run_jobs
 
 SECONDS = 120.0  # for one model
+HOW = (NATIVE, PLANNED, DEVICE, OPTIMIZED, INTERPRETED)
 
 
 def main() -> int:
@@ -45,8 +52,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.0, help="begin none after so long")
-    parser.add_argument("--how", choices=(NATIVE, PLANNED, INTERPRETED), default=NATIVE)
-    parser.add_argument("--large", action="store_true", help="single kernels of real sizes")
+    parser.add_argument(
+        "--how", choices=(NATIVE, PLANNED, DEVICE, OPTIMIZED, INTERPRETED), default=NATIVE
+    )
+    parser.add_argument("--kind", choices=tuple(KINDS), default="random", help="of models")
     parser.add_argument("--seed", type=int, help="just this one, explained")
     parser.add_argument("--explain", type=int, default=3, help="how many failures to make small")
     options = parser.parse_args()
@@ -68,7 +77,7 @@ def main() -> int:
 
 def run(options: argparse.Namespace, console: Console) -> list[Outcome]:
     first = begin(options.first, options.graphs, console)
-    jobs = [(first + at, options.how, options.large) for at in range(options.graphs)]
+    jobs = [(first + at, options.how, options.kind) for at in range(options.graphs)]
     outcomes: list[Outcome] = []
     bar = Progress(
         TextColumn("{task.completed}/{task.total} models"),
@@ -128,11 +137,10 @@ def report(console: Console, outcomes: list[Outcome], seconds: float) -> None:
 def explain(seed: int, options: argparse.Namespace, console: Console) -> bool:
     """Run one seed and show, if it fails, a small part that does."""
     import onnx
-    from onnx_random import large_case, random_case
     from onnx_shrink import shrunk
 
     how = options.how
-    case = large_case(seed) if options.large else random_case(seed)
+    case = KINDS[options.kind](seed)
     outcome = check_case(case, how)
     console.print(f"seed {seed}: {outcome.status} {outcome.why}", markup=False, soft_wrap=True)
     if outcome.status != FAILED:

@@ -48,26 +48,34 @@ class Module:
         if device.stage != DEVICE:  # else it is a chain, of kernels that were lowered
             device = lower(device, "gpu", PassContext(target=target))
         names = iter([one.name for one in code.kernels])
-        made = {one.name: one for one in code.kernels}
+        self.made = {one.name: one for one in code.kernels}
 
         def note(loop):
             name = next(names)
             self.loops[name] = (device, loop)
-            return made[name]
+            return self.made[name]
 
         steps_of(device.body, note)
 
     def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, **how):
         if name not in self.launched:
             device, loop = self.loops[name]
-            buffers, scalars = _outer_buffers(device, loop), _free_scalars(loop)
-            fn = Function(name, (*buffers, *scalars), loop, stage=DEVICE)
-            self.launched[name] = Interpreter(fn), buffers, scalars
-        kernel, buffers, scalars = self.launched[name]
+            buffers = _outer_buffers(device, loop)
+            # Lowered from text a second time, products of sizes may have another order.
+            by_name = {var.name: var for var in _free_scalars(loop)}
+            scalars = [by_name[var.name] for var in self.made[name].scalars]
+            sizes = {
+                size: None for of in buffers for dim in of.shape for size in sym.free_vars(dim)
+            }
+            guessed = [size for size in sizes if size not in scalars]
+            fn = Function(name, (*buffers, *scalars, *guessed), loop, stage=DEVICE)
+            self.launched[name] = Interpreter(fn), buffers, scalars, guessed
+        kernel, buffers, scalars, guessed = self.launched[name]
         numbers = arguments[len(buffers) : len(buffers) + len(scalars)]  # then tensor maps
         given = {var: sym.const(n) for var, n in zip(scalars, numbers, strict=True)}
         addressed = list(zip(arguments, buffers, strict=False))
         given = {**untold(addressed, given), **given}
+        numbers = (*numbers, *[int(given[size].value) for size in guessed])
         views = [view(address, shape_of(of, given), of.dtype) for address, of in addressed]
         arrays = [one.copy() for one in views]
         kernel.run(*arrays, *numbers)

@@ -290,8 +290,9 @@ def _is_rounded_once(node: Node) -> bool:
 
 
 def _has_other_readers(graph: Graph, node: Node) -> bool:
-    """Whether another node reads the weights of a product, or the bias of a convolution."""
+    """Whether the weights of a product, or the bias of a convolution, are read in another place."""
     others = [value for each in graph.nodes if each is not node for value in each.inputs]
+    others.append(node.inputs[0])
     return any(value is not None and value in others for value in node.inputs[1:])
 
 

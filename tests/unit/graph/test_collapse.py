@@ -146,6 +146,11 @@ def test_positions_stay_on_gpus():
             "add(%z, %y)", "transpose(%z) {perm = (0, 2, 3, 1)} %q = add(%z, %s) %o = add(%q, %y)"
         )
         .replace("return %s", "return %o"),
+        # weights that are the image, too
+        """%v: f32[6, 6, 1, 1]) {
+          %y = conv(%v, %v) {dilations = (1, 1), groups = 1, pads = (0, 0, 0, 0), strides = (1, 1)}
+          return %y
+        }""",
     ],
 )
 def test_other_positions_stay(text):

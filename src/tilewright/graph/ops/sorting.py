@@ -12,7 +12,7 @@ from tilewright.graph.op import INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.moves import check_axis
 from tilewright.graph.ops.rules import check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Expr
+from tilewright.sym import Const, Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -21,6 +21,8 @@ def _top_k_type(call: Call) -> tuple[Type, ...]:
     of, shape, k = call.tensor(0), call.shape(0), call.value(1)
     axis = check_axis(call, call["axis"], len(shape))
     count: Expr = sym.size("top_k") if k is None else k[0]
+    if isinstance(count, Const) and count.value < 0:
+        raise call.error("TW1017", f"the {count} greatest of {shape[axis]} elements")
     dims = (*shape[:axis], count, *shape[axis + 1 :])
     return TensorType(of.dtype, dims), TensorType(I64, dims)
 

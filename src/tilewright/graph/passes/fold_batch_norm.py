@@ -72,8 +72,9 @@ def _of_batch_norm(node: Node, scope: Scope) -> _Affine | None:
     if len(arrays) != 4 or any(array is None for array in arrays):
         return None
     scale, bias, mean, variance = (np.asarray(a, dtype=np.float64) for a in arrays)
-    factor = scale / np.sqrt(variance + node.get("epsilon", 1e-5))
-    return _Affine(factor, bias - mean * factor)
+    with np.errstate(invalid="ignore", divide="ignore"):  # then it is NaN or infinite as told
+        factor = scale / np.sqrt(variance + node.get("epsilon", 1e-5))
+        return _Affine(factor, bias - mean * factor)
 
 
 def _as_affine(step: Step, rank: int, axis: int, channels: int) -> _Affine | None:

@@ -10,7 +10,7 @@ contraction. Likewise, several row axes of a matmul are collapsed to one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -74,8 +74,8 @@ def _flat_product(node: Node, body: Graph) -> _Lift | None:
         return None
     flat = _reshaped(a, (prod(rows[:-1]), rows[-1]))
     made = make_node(node.op, (flat, *node.inputs[1:]), dict(node.attributes), node.loc)
-    lift = _Lift(body, node.output, made.output, ends=rows[-2] < PRODUCT_ROWS)
-    lift.params[a], lift.made[node.output] = flat, made
+    lift = _Lift(body, node.output, made.output, {a: flat}, ends=rows[-2] < PRODUCT_ROWS)
+    lift.made[node.output] = made
     return lift
 
 
@@ -108,11 +108,20 @@ def _around(node: Node, body: Graph, inputs: Sequence[Value | None]) -> list[Nod
 class _Lift:
     """Rewrites a body so that consumers of one value use another shape of the same elements."""
 
-    def __init__(self, body: Graph, old: Value, new: Value, *, ends: bool = False) -> None:
-        """`ends`: whether the body may end with a reshape."""
+    def __init__(
+        self,
+        body: Graph,
+        old: Value,
+        new: Value,
+        params: Mapping[Value, Value] = {},
+        *,
+        ends: bool = False,
+    ) -> None:
+        """`params`: parameters that are reshaped anyway; `ends`: whether the body may end with a
+        reshape."""
         self.old = body
         self.makers = {value: node for node in body.nodes for value in node.outputs}
-        self.params: dict[Value, Value] = {}  # reshaped parameters, by the originals
+        self.params = dict(params)  # reshaped parameters, by the originals
         self.new: dict[Value, Value] = {old: new}  # values before the reshape, by those after it
         self.made: dict[Value, Node] = {}
         self.ends: dict[Node, Node] = {}

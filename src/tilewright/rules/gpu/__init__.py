@@ -15,6 +15,7 @@ from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
+from tilewright.rules.gpu.scalar import SCALAR
 from tilewright.rules.gpu.scan import SCAN_RULE
 from tilewright.rules.gpu.sgemm import SGEMM
 from tilewright.rules.gpu.steps import STEPS
@@ -35,10 +36,12 @@ RULES: RuleSet = (
     (DEPTHWISE, REDUCTION),
     (SCAN_RULE,),
     (TRANSPOSE,),
-    (ELEMENTWISE,),
+    (ELEMENTWISE, SCALAR),
     (STEPS,),
     (FALLBACK,),
 )
 
 # Rules that serve any block within any target's registers and shared memory.
-MODEST = frozenset(rule.name for rule in (REDUCTION, SCAN_RULE, ELEMENTWISE, STEPS, FALLBACK))
+MODEST = frozenset(
+    rule.name for rule in (REDUCTION, SCAN_RULE, ELEMENTWISE, SCALAR, STEPS, FALLBACK)
+)

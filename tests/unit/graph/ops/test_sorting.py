@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.base.errors import ExecutionError, UserError
+from tilewright.graph import parse
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -34,6 +35,11 @@ def test_extremes_of_integers(run_op):
 def test_more_than_there_are(run_op):
     with pytest.raises(ExecutionError, match="TW1017"):
         run_op("top_k", np.zeros(3), outputs=2, k=(4,), axis=0)
+
+
+def test_less_than_none():
+    with pytest.raises(UserError, match=r"TW1017.*: the -1 greatest of 3 elements"):
+        parse("graph @main(%x: f32[3]) { %y, %at = top_k(%x) {k = (-1,), axis = 0} return %y }")
 
 
 def suppress(run_op, boxes, scores, limit=9, overlap=0.5, threshold=None, **attributes):

@@ -34,7 +34,8 @@ def _where(node: Context) -> dict[str, Any]:
     if not axes:
         axes = () if node.attr("noop_with_empty_axes", 0) else tuple(range(node.rank()))
     rank = node.rank()
-    return {"axes": tuple(sorted(node.axis(axis, rank) for axis in axes)), "keepdims": keep}
+    # ONNX Runtime takes an axis that is named twice for one.
+    return {"axes": tuple(sorted({node.axis(axis, rank) for axis in axes})), "keepdims": keep}
 
 
 def reduce(node: Context, op: str, x: Value, where: dict[str, Any]) -> Value:
