@@ -19,6 +19,9 @@
                                                           is computed as
     matmul(w: [g, m, c], x: [n, g, c, h * w])
 
+    transpose(conv(x, w), perm = (0, 2, 3, 1))            of groups is computed as
+    transpose(matmul(w, x: [n, g, c, h * w]), perm = (0, 3, 1, 2))
+
 No data moves: row-major tensors are identical in memory. Tiling is along the innermost axis; a
 dynamic one may be short, such as the batch, even if the merged axis is long. Rows of an image
 rarely are whole register tiles.
@@ -57,6 +60,8 @@ def collapse_axes(graph: Graph, kind: str) -> Graph:
         steps.remove(_collapse_positions)
         if not _has_dynamic_transpose(graph):
             steps.remove(_collapse_transpose)
+        if _has_transpose(graph):  # its GEMMs do not store transposed
+            steps.remove(split_groups)
     for step in steps:
         made = step(graph)
         if made is not graph:
@@ -349,7 +354,9 @@ def _flattened(
     is_one = all(dim is sym.ONE for dim in spatial)
     if not is_image and not (is_one and (is_last or len(spatial) == len(places))):
         return None
-    if groups > 1 and lead:
+    if groups > 1 and is_last:
+        channels = _by_group(channels[0], groups)
+    elif groups > 1 and lead:
         lead = (*lead[:-1], *_by_group(lead[-1], groups))
     merged = (sym.simplify(reduce(sym.mul, spatial)),) if spatial else ()
     return _with_shape(value, (*lead, *merged, *channels))
@@ -422,14 +429,15 @@ def split_groups(graph: Graph) -> Graph:
     """Make a grouped pointwise convolution of a channels-first image a batch of GEMMs: the rows of
     a group are its channels, the columns are positions."""
     found = [node for node in graph.nodes if node.op == "conv"]
-    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+    if len(found) != 1 or not all(_keeps_positions(node, found[0]) for node in graph.nodes):
         return graph
     (node,) = found
     x, w, bias = (*node.inputs, None)[:3]
     if x is None or w is None or not _has_group_matrices(node, w):
         return graph
     places, groups = (x.tensor.shape or ())[2:], int(node["groups"])
-    if _has_other_readers(graph, node):
+    last = _channels_last_values(graph, node) if _has_transpose(graph) else set()
+    if last is None or _has_other_readers(graph, node):
         return graph
     rows, inner = (w.tensor.shape or ())[:2]
     shapes = {w: (*_by_group(rows, groups), inner)}
@@ -438,11 +446,29 @@ def split_groups(graph: Graph) -> Graph:
     made = {
         value: _with_shape(value, shapes[value])
         if value in shapes
-        else _flattened(value, places, groups)
+        else _flattened(value, places, groups, is_last=value in last)
         for value in _values(graph)
     }
     split = _with_values(graph, made)
-    return split if split is graph else _with_matmul(split)
+    return split if split is graph else _with_matmul(_with_group_transposes(split, graph, last))
+
+
+def _has_transpose(graph: Graph) -> bool:
+    return any(node.op == "transpose" for node in graph.nodes)
+
+
+def _with_group_transposes(split: Graph, graph: Graph, last: set[Value]) -> Graph:
+    """Transposes of channels that are apart by group, which were of whole ones in `graph`."""
+    nodes = tuple(
+        replace(
+            node,
+            attributes=(("perm", (0, 3, 1, 2) if old.output in last else (0, 2, 3, 1)),),
+        )
+        if node.op == "transpose"
+        else node
+        for node, old in zip(split.nodes, graph.nodes, strict=True)
+    )
+    return replace(split, nodes=nodes)
 
 
 def _has_group_matrices(node: Node, w: Value) -> bool:

@@ -167,6 +167,17 @@ GROUPED = """%x: f32[n, 8, h, w], %v: f32[12, 4, 1, 1], %b: f32[12], %y: f32[n, 
 }"""
 
 
+GROUPED_LAST = """%x: f32[n, h, w, 8], %v: f32[12, 4, 1, 1], %b: f32[12], %y: f32[n, h, w, 12],
+    %s: f32[12]) -> (f32[n, h, w, 12]) {
+  %q = transpose(%x) {perm = (0, 3, 1, 2)}
+  %z = conv(%q, %v, %b) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1), groups = 2}
+  %t = transpose(%z) {perm = (0, 2, 3, 1)}
+  %m = mul(%t, %s)
+  %u = add(%m, %y)
+  return %u
+}"""
+
+
 def test_groups_are_a_batch_of_gemms():
     found = collapse_axes(body(GROUPED), "cpu")
     assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == [
@@ -187,11 +198,43 @@ def test_groups_are_a_batch_of_gemms():
         ),
         GROUPED.replace("f32", "f16"),  # rounded once, with the bias
         GROUPED.replace("%s: f32[n, 12, 1, 1]", "%s: f32[w]"),  # along a part of the positions
+        GROUPED_LAST.replace("%s: f32[12]", "%s: f32[w, 12]"),
     ],
 )
 def test_other_groups_stay(text):
     graph = body(text)
     assert collapse_axes(graph, "cpu") is graph
+
+
+def test_groups_from_and_to_channels_last_are_a_batch_of_gemms():
+    found = collapse_axes(body(GROUPED_LAST), "cpu")
+    assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == [
+        "n, h * w, 2, 4",
+        "2, 6, 4",
+        "2, 6, 1",
+        "n, h * w, 2, 6",
+        "2, 6",
+    ]
+    assert [node.op for node in found.nodes if node.op != "constant"] == [
+        "transpose",
+        "matmul",
+        "add",
+        "transpose",
+        "mul",
+        "add",
+    ]
+    perms = [node["perm"] for node in found.nodes if node.op == "transpose"]
+    assert perms == [(0, 2, 3, 1), (0, 3, 1, 2)]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 5, 7), (3, 1, 16), (0, 2, 2), (1, 6, 2)])
+def test_groups_from_and_to_channels_last_give_the_same_answer_for_every_size(sizes):
+    rng = np.random.default_rng(0)
+    shapes = (*sizes, 8), (12, 4, 1, 1), (12,), (*sizes, 12), (12,)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    model = parse(f"graph @main({GROUPED_LAST}")
+    (want,) = interpret(model, *given)
+    np.testing.assert_allclose(np.asarray(tw.compile(model)(*given)[0]), want, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (8, 8), (1, 20), (0, 3)])

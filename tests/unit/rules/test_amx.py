@@ -1,5 +1,7 @@
 """Tiles of AMX: GEMM, convolutions and attention, whatever their plans, by the interpreter."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -46,6 +48,60 @@ def test_an_operand_that_does_not_lie_along_k_is_turned(check_plans):
     inputs, outputs = [values(32, 21), values(32, 64)], [((21, 64), np.float32)]
     fn = gemm(21, 64, 32, turned=True)
     check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=("b",), **FEW)
+
+
+def packing(target, a, b, total, *, turned):
+    """The code of a GEMM whose B is packed by every call."""
+    shape = (128, 96) if turned else (96, 128)
+    x, y = te.placeholder((64, 96), a, name="x"), te.placeholder(shape, b, name="y")
+    k = te.reduce_axis((0, 96), name="k")
+
+    def element(i, j):
+        right = y[j, k] if turned else y[k, j]
+        return te.sum(te.cast(x[i, k], total) * te.cast(right, total), axis=k)
+
+    fn = te.function([x, y, te.compute((64, 128), element, name="c")], name="gemm")
+    return build(schedule(fn, target).schedule.function, target).assembly
+
+
+TYPES = [("bf16", "bf16", "f32"), ("u8", "i8", "i32")]
+
+
+@pytest.mark.parametrize("target", [SERVER, "x86_64-linux-gnu -mcpu=cascadelake"])
+@pytest.mark.parametrize(("a", "b", "total"), TYPES)
+def test_groups_of_k_are_interleaved_in_registers(target, a, b, total):
+    text = packing(target, a, b, total, turned=False)
+    assert not re.findall(r"^\s+mov[bw]\s.*\(", text, re.MULTILINE)  # of an element alone
+
+
+@pytest.mark.parametrize(("a", "b", "total"), TYPES)
+def test_contiguous_groups_of_k_are_transposed_in_registers(a, b, total):
+    assert re.search(r"\bv(perm|punpck)", packing(SERVER, a, b, total, turned=True))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(("k", "n"), [(64, 32), (70, 40), ("k", 32), (64, "n")])
+def test_packing_keeps_the_answer(k, n, layout):
+    """Sizes that fill no tile, and dynamic ones."""
+    sizes = {"k": 75, "n": 53}
+    steps, columns = (te.var(at) if isinstance(at, str) else at for at in (k, n))
+    shape = (steps, columns) if layout == "nn" else (columns, steps)
+    x, y = te.placeholder((32, steps), "i8", name="x"), te.placeholder(shape, "i8", name="y")
+    r = te.reduce_axis((0, steps), name="r")
+
+    def element(i, j):
+        right = y[r, j] if layout == "nn" else y[j, r]
+        return te.sum(te.cast(x[i, r], "i32") * te.cast(right, "i32"), axis=r)
+
+    fn = te.function([x, y, te.compute((32, columns), element, name="c")], name="gemm")
+    k, n = (sizes.get(at, at) for at in (k, n))
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(-128, 128, shape, np.int8) for shape in ((32, k), (k, n)))
+    got = np.zeros((32, n), np.int32)
+    stored = right if layout == "nn" else np.ascontiguousarray(right.T)
+    open_sizes = [sizes[var.name] for var in fn.params[3:]]
+    interpret(schedule(fn, SERVER).schedule.function, left, stored, got, *open_sizes)
+    np.testing.assert_array_equal(got, left.astype(np.int32) @ right.astype(np.int32))
 
 
 PIECES = """

@@ -65,3 +65,16 @@ def test_what_is_left_over_has_code_of_its_own(positions, inputs, outputs):
     assert vectors % nr == 0 or chunk >= -(-vectors // nr)
     rows = positions % int(fields["tile"].split("x")[-1])
     assert rows == 0 or fields["row_tiles"] == "1"
+
+
+def test_a_size_that_several_strided_convolutions_leave_is_no_obstacle():
+    """The last one of a stack whose length is open: its tiles are compared with nested maxima."""
+    length = "max((max(s // 40 - 1, 0) + 1) // 2 - 1, 0)"
+    text = (
+        f"graph @main(%x: f32[1, {length}, 256], %w: f32[256, 16, 128]) {{ %y = conv(%x, %w) "
+        "{strides = (2,), pads = (64, 64), dilations = (1,), groups = 16, "
+        'layout = "channels_last"} return %y }'
+    )
+    target = "x86_64-linux-gnu -mcpu=emeraldrapids"
+    made = schedule(lower_graph(graph.parse(text).main, "conv"), target, constants=("w",))
+    assert made.decisions[0].rule == "conv"

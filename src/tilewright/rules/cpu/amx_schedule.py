@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from tilewright.base.tiles import BLOCK_TILES, ROW_BYTES, TILE_PRODUCTS
 from tilewright.base.tiles import ROWS as TILE_ROWS
@@ -16,6 +17,7 @@ from tilewright.intrin.amx import SCOPE, scope_of  # the intrinsics below are de
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
+from tilewright.rules.cpu.squares import SQUARE_ELEMENTS
 from tilewright.rules.match.contraction import Contraction
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
@@ -421,12 +423,16 @@ def pack(sch: Schedule, found: Contraction, plan: Blocking, panel: BlockRef) -> 
     j = own[_axis(found, found.b, found.n[-1])]
     rest = [loop for loop in own if loop not in (k, j)]
     ko, kg = sch.split(k, [None, plan.kind.group])
-    tiles = 2 * BLOCK_TILES  # a row of so many is one or two cache lines
+    # A row of so many tiles is one or two cache lines.
+    tiles = gcd(2 * BLOCK_TILES, plan.strips * plan.column_tiles)
     jo, js, ji = sch.split(j, [None, tiles, TILE_ROWS])
     sch.reorder(*rest, jo, ko, js, ji, kg)
-    if found.stride(found.b, found.k[-1]) is ONE:  # a group is contiguous
-        sch.vectorize(kg)
-    else:
-        sch.unroll(kg)
+    if found.stride(found.b, found.k[-1]) is ONE:  # squares of groups are transposed in registers
+        ko, kq = sch.split(ko, [None, SQUARE_ELEMENTS])
+        ji, jq = sch.split(ji, [None, SQUARE_ELEMENTS])
+        sch.reorder(ko, js, ji, kq, jq, kg)
+        sch.vectorize(sch.fuse(sch.fuse(kq, jq), kg))
+    else:  # rows of a group are loaded whole, and interleaved in registers
+        sch.vectorize(sch.fuse(ji, kg))
     if plan.b_is_constant:
         sch.annotate(panel, CONSTANT, True)

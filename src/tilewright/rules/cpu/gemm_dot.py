@@ -358,8 +358,8 @@ def _pack(sch: Schedule, panel: BlockRef, problem: Problem, plan: DotPlan, at: L
     sch.reorder(*rest, jo, ko, ji, kg)
     if found.stride(found.b, found.k[-1]) is ONE:  # a group is contiguous
         sch.vectorize(kg)
-    else:
-        sch.unroll(kg)
+    else:  # rows of a group are loaded whole, and interleaved in registers
+        sch.vectorize(sch.fuse(ji, kg))
     if problem.is_weight:
         sch.annotate(panel, CONSTANT, True)
     elif plan.parallel == M:

@@ -386,9 +386,9 @@ def contains(outer: Region, inner: Region, ctx: Context) -> bool:
 def at_most(a: Expr, b: Expr, ctx: Context) -> bool:
     """Whether a <= b certainly; bounds with min, max and floor division are decomposed.
 
-    rest + min(p, q) >= 0 iff rest + p >= 0 and rest + q >= 0; rest - min(p, q) >= 0 iff rest - p >=
-    0 or  rest - q >= 0; max vice versa. rest - x // c >= 0 iff rest * c + c - 1 - x >= 0; rest + x
-    // c >= 0 iff rest * c + x >= 0, for a constant c > 0.
+    For f > 0, rest + f min(p, q) >= 0 iff rest + f p >= 0 and rest + f q >= 0; rest - f min(p, q)
+    >= 0 iff rest - f p >= 0 or rest - f q >= 0; max vice versa. rest - x // c >= 0 iff rest * c + c
+    - 1 - x >= 0; rest + x // c >= 0 iff rest * c + x >= 0, for a constant c > 0.
     """
     if sym.prove(sym.le(a, b), ctx):
         return True
@@ -397,32 +397,38 @@ def at_most(a: Expr, b: Expr, ctx: Context) -> bool:
 
 
 def _can_split(term: tuple[Monomial, int]) -> bool:
-    atom, sign = term
-    if sign not in (1, -1):
-        return False
+    atom, factor = term
     if isinstance(atom, FloorDiv):
-        return isinstance(atom.b, Const) and atom.b.value > 0
+        return factor in (1, -1) and isinstance(atom.b, Const) and atom.b.value > 0
     return isinstance(atom, (Min, Max))
 
 
 def _is_natural(gap: Poly, ctx: Context, depth: int) -> bool:
     if sym.prove(sym.le(0, gap.expr()), ctx):
         return True
-    atom, sign = next(filter(_can_split, gap.terms.items()), (None, 0))
-    if atom is None or not depth:
+    # Where both cases are needed, each may need another case of the rest: these come first.
+    splits = sorted(filter(_can_split, gap.terms.items()), key=lambda term: not _needs_both(*term))
+    if not splits or not depth:
         return False
+    atom, factor = splits[0]
     rest = gap.without(atom)
     if isinstance(atom, FloorDiv):
         divisor = atom.b
         assert isinstance(divisor, Const)
         by = int(divisor.value)
-        slack = 0 if sign > 0 else by - 1
+        slack = 0 if factor > 0 else by - 1
         return _is_natural(
-            rest.scaled(by).plus(poly_of(atom.a), sign).shifted(slack), ctx, depth - 1
+            rest.scaled(by).plus(poly_of(atom.a), factor).shifted(slack), ctx, depth - 1
         )
     assert isinstance(atom, (Min, Max))
-    cases = (_is_natural(rest.plus(poly_of(end), sign), ctx, depth - 1) for end in (atom.a, atom.b))
-    return all(cases) if isinstance(atom, Min) == (sign > 0) else any(cases)
+    ends = (atom.a, atom.b)
+    cases = (_is_natural(rest.plus(poly_of(end), factor), ctx, depth - 1) for end in ends)
+    return all(cases) if _needs_both(atom, factor) else any(cases)
+
+
+def _needs_both(atom: Monomial, factor: int) -> bool:
+    """Whether a sum is natural with a minimum or maximum only if it is with either of its ends."""
+    return isinstance(atom, Min if factor > 0 else Max)
 
 
 def are_disjoint(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:

@@ -118,3 +118,18 @@ def test_ends_of_clipped_boxes_compare_case_by_case():
     assert at_most(b, a, ctx)
     assert not at_most(b + 1, a, ctx)
     assert not at_most(sym.maximum(n, j), n - 1, ctx)
+
+
+@pytest.mark.parametrize("tile", [2, 3, 5, 8])
+def test_tiles_of_a_size_that_strided_windows_leave_contain_it(tile):
+    """Convolutions one behind the other: sizes are maxima of quotients of maxima of quotients."""
+    n = sym.var("n")
+    length = sym.maximum(n // 5 - 1, 0)
+    size = sym.maximum((length + 3) // 4 - 1, 0) + 1
+    tiles = (size + (tile - 1)) // tile * tile
+    ctx = sym.Context().bind(n, 0, 1 << 40)
+    assert at_most(size, sym.simplify(tiles, ctx), ctx)
+    assert not at_most(size, sym.simplify(tiles - tile, ctx), ctx)
+    fits = [evaluate(size, {n: at}) <= evaluate(tiles - 1, {n: at}) for at in range(200)]
+    assert not all(fits)
+    assert not at_most(size, sym.simplify(tiles - 1, ctx), ctx)
