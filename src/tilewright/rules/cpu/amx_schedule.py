@@ -17,7 +17,7 @@ from tilewright.intrin.amx import SCOPE, scope_of  # the intrinsics below are de
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.cpu.gemm_schedule import copy_of, operand, producer_of, read_index
-from tilewright.rules.cpu.squares import SQUARE_ELEMENTS
+from tilewright.rules.cpu.register_transpose import SQUARE_ELEMENTS
 from tilewright.rules.match.contraction import Contraction
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
