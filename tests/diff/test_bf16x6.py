@@ -38,7 +38,7 @@ def layers(k, n, lead):
     ("k", "n", "lead", "shapes"),
     [
         (256, 512, (96,), [(96,)]),
-        (200, 330, (1, 97), [(1, 97)]),  # neither rows, columns nor sums fill tiles
+        (400, 530, (1, 250), [(1, 250)]),  # neither rows, columns nor sums fill tiles
         (256, 512, ("rows",), [(1,), (33,), (150,)]),
         (256, 512, ("batch", "steps"), [(1, 1), (3, 17), (2, 64)]),
         (256, 4096, (128,), [(128,)]),  # a long sum

@@ -164,7 +164,9 @@ class Fixed(Decoder):
         cache: Any = StaticCache(max_cache_len=length, config=self.config)
         cache.layers[:] = [_without_window(layer, length) for layer in cache.layers]
         # States that hold all that was read have no places: what comes first finds none.
-        self.reads_anywhere = not any(hasattr(layer, BEGUN) for layer in cache.layers)
+        self.reads_anywhere = not any(
+            hasattr(layer, "has_previous_state") for layer in cache.layers
+        )
         token = torch.zeros(batch, 1, dtype=torch.int64)
         with torch.no_grad():  # the first use of a cache gives its layers their memory
             hidden, cross = encoded or (None, ())
@@ -192,8 +194,8 @@ class Fixed(Decoder):
         cache = with_tensors(self.cache, own)
         if self.begins:
             for layer in cache.layers:
-                if hasattr(layer, BEGUN):
-                    setattr(layer, BEGUN, dict.fromkeys(getattr(layer, BEGUN), False))
+                if hasattr(layer, "has_previous_state"):
+                    layer.has_previous_state = dict.fromkeys(layer.has_previous_state, False)
             mask = mask if mask is None or hidden is not None else mask[:, : tokens.shape[1]]
         elif not self.has_places and hidden is None:
             mask = None  # what is remembered is not told apart by places
@@ -315,7 +317,6 @@ class Whole(Decoder):
         return logits[:, -1:]
 
 
-BEGUN = "has_previous_state"  # of layers whose states hold all that was read, as one
 COUNTED = "cumulative_length"  # of layers: how many tokens they hold
 
 

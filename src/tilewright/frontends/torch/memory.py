@@ -79,8 +79,7 @@ def with_tensors(kept: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
             return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
         if _is_walked(value):
             other = copy.copy(value)
-            for key, each in vars(value).items():
-                setattr(other, key, made(each))
+            vars(other).update({key: made(each) for key, each in vars(value).items()})
             return other
         return value
 

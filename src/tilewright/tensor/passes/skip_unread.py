@@ -289,7 +289,8 @@ class _Needs:
                 return False
             ends.add((int(slope.value), bounds[0][0], bounds[1][1]))
         ((slope_value, first, last), *others) = ends
-        if others or any(sym.uses_var(end, outer) for end in (first, last)):
+        # An extent may change with the loop, too: that of the last tile.
+        if others or any(sym.uses_var(end, {*outer, loop.var}) for end in (first, last)):
             return False
         low = sym.ceildiv(sym.sub(needed[0], last), slope_value)
         high = sym.add(sym.floordiv(sym.sub(needed[1], first), slope_value), 1)
