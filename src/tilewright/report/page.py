@@ -158,7 +158,7 @@ def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bar
     time = f"{_time(box.nanoseconds)}, {share:.1%}" if box.nanoseconds else box.kind
     fill = colour(share) if box.nanoseconds else ""
     style = f' style="fill:{fill}"' if fill else ""
-    label = escape(f"{box.label}: {time}")
+    whole = escape(f"{box.label}: {time}")
     text = (
         ""
         if is_bare
@@ -169,7 +169,7 @@ def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bar
     )
     return (
         f'<g class="box {box.kind}" id="box-{at}" tabindex="0" role="button" '
-        f'aria-label="{label}" transform="translate({x:.0f} {y:.0f})">'
+        f'aria-label="{whole}" transform="translate({x:.0f} {y:.0f})">'
         f'<rect width="{WIDTH:.0f}" height="{HEIGHT:.0f}" rx="6"{style}/>{text}</g>'
     )
 
