@@ -242,7 +242,7 @@ class Buckets:
         results: Sequence[Any],
         stream: int,
     ) -> bool:
-        """Run a call that has no graph of its own; false if it has to be walked. That are the first
+        """Run a call that has no graph of its own; false if it has to be walked. Those are the first
         call of a bucket, and calls that recur."""
         key = (stream, *map(rounded, sizes.values()))
         is_suited = key not in self._unsuited and owner._gpu.has_conditions()
