@@ -242,8 +242,8 @@ class Buckets:
         results: Sequence[Any],
         stream: int,
     ) -> bool:
-        """Run a call that has no graph of its own; false if it has to be walked. Those are the first
-        call of a bucket, and calls that recur."""
+        """Run a call that has no graph of its own; false if it has to be walked, as the first call
+        of a bucket and calls that recur have."""
         key = (stream, *map(rounded, sizes.values()))
         is_suited = key not in self._unsuited and owner._gpu.has_conditions()
         if not is_suited or _overlap(given, results):
